@@ -1,0 +1,48 @@
+# Each target that has a `##` comment shows up in `make help`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format typecheck unit bench-engine clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## make the environment in .venv (the other targets do so by themselves)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "omniray needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## create, load, mutate, query and travel back in a small social graph
+	@$(PY) -m omniray.coordinator.demo
+
+test: lint typecheck unit  ## everything that must pass: ruff, mypy, pytest with coverage
+
+lint: $(STAMP)  ## ruff, rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+typecheck: $(STAMP)  ## mypy, strict
+	$(PY) -m mypy
+
+unit: $(STAMP)  ## pytest with the engine's coverage
+	$(PY) -m pytest -n $(JOBS) --timeout 180 --cov --cov-report=term $(ARGS)
+
+format: $(STAMP)  ## let ruff rewrite what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench-engine: $(STAMP)  ## ours beside the bare library: loads, single rows, S3 latency, long histories
+	$(PY) -m bench.engine $(ARGS)
+
+clean:  ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist src/omniray.egg-info .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,128 @@
+"""A branch's line in the store: find the newest object, read objects, put the next one.
+
+Names are inverted numbers, so that the newest object is the first in listing order: one request finds it on S3. On a
+disk a hint file says where to start, and the numbers above it are probed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from omniray.engine.errors import InvariantViolation, StorageError
+from omniray.engine.line import SEQ_MAX, Answer, CommitObject, belonging, decode, encode
+from omniray.engine.store import DirectoryStore, ObjectStore
+
+MAIN = "main"
+MAIN_ULID = "0" * 26
+HINT = "newest"
+HINT_EVERY = 16
+CACHE_OBJECTS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BranchId:
+    """A graph branch: the name people use, and the ULID that tells it from a namesake of another time."""
+
+    name: str
+    ulid: str
+
+    def __str__(self) -> str:
+        return f"{self.name}~{self.ulid}"
+
+
+MAIN_BRANCH = BranchId(MAIN, MAIN_ULID)
+
+
+class CommitLog:
+    """One branch's line. Objects never change once they are there, so those read are kept, a bounded number of them."""
+
+    def __init__(self, store: ObjectStore, branch: BranchId) -> None:
+        self._store = store
+        self.branch = branch
+        self._folder = f"__commits/{branch}"
+        self._cache: dict[int, CommitObject] = {}
+
+    def path(self, seq: int) -> str:
+        return f"{self._folder}/{SEQ_MAX - seq:020}.json"
+
+    def newest(self) -> CommitObject | None:
+        """The newest object, or None where no line was born."""
+        if isinstance(self._store, DirectoryStore):
+            return self._probe_upward(self._hinted())
+        return self.newest_listed()
+
+    def newest_listed(self) -> CommitObject | None:
+        """The newest object by listing alone: the one that also holds for a writer that slept."""
+        if isinstance(self._store, DirectoryStore):
+            numbers = [_seq_of(name) for name in self._store.names(self._folder) if name.endswith(".json")]
+            return self._require(max(numbers)) if numbers else None
+        name = self._store.first_name(self._folder)
+        return None if name is None else self._require(_seq_of(name))
+
+    def newest_from(self, known: CommitObject) -> CommitObject:
+        """The newest object for a reader that knows one of the line already."""
+        if isinstance(self._store, DirectoryStore):
+            return self._probe_upward(known) or known
+        return self.newest() or known
+
+    def read(self, seq: int) -> CommitObject | None:
+        if seq in self._cache:
+            return self._cache[seq]
+        data = self._store.get(self.path(seq))
+        return None if data is None else self._keep(decode(data, where=self.path(seq)))
+
+    def put(self, obj: CommitObject) -> Answer:
+        """Phase C: one put-if-absent. A store that fails without a clear refusal has given no clear answer."""
+        try:
+            answer = self._store.put_if_absent(self.path(obj.seq), encode(obj))
+        except StorageError:
+            if isinstance(self._store, DirectoryStore):
+                return Answer.UNCLEAR
+            raise
+        if answer is Answer.CREATED:
+            self._keep(obj)
+        return answer
+
+    def hint(self, landed: CommitObject) -> None:
+        """Leave word where readers of a disk may start; only for objects known to be in the line."""
+        if isinstance(self._store, DirectoryStore) and landed.seq % HINT_EVERY == 0:
+            with contextlib.suppress(StorageError):  # only a hint: a reader probes upward, or lists
+                self._store.replace_unsynced(f"{self._folder}/{HINT}", str(landed.seq).encode())
+
+    def down_to(self, newest: CommitObject, seq: int) -> tuple[CommitObject, ...]:
+        """The line from `newest` down to `seq` or to where it was pruned, newest first; strays are left out."""
+        found = [newest]
+        while found[-1].seq > seq:
+            older = self.read(found[-1].seq - 1)
+            if older is None:
+                break
+            found.append(older)
+        return belonging(found)
+
+    def _keep(self, obj: CommitObject) -> CommitObject:
+        while len(self._cache) >= CACHE_OBJECTS_MAX:
+            del self._cache[next(iter(self._cache))]
+        self._cache[obj.seq] = obj
+        return obj
+
+    def _require(self, seq: int) -> CommitObject:
+        obj = self.read(seq)
+        if obj is None:
+            raise InvariantViolation(f"{self.path(seq)} was listed and is not there; was it deleted by hand?", seq=seq)
+        return obj
+
+    def _hinted(self) -> CommitObject | None:
+        hint = self._store.get(f"{self._folder}/{HINT}")
+        if hint is not None and hint.isdigit() and (obj := self.read(int(hint))) is not None:
+            return obj
+        return self.newest_listed()
+
+    def _probe_upward(self, known: CommitObject | None) -> CommitObject | None:
+        while known is not None and (above := self.read(known.seq + 1)) is not None:
+            known = above
+        return known
+
+
+def _seq_of(name: str) -> int:
+    return SEQ_MAX - int(name.removesuffix(".json"))

@@ -1,0 +1,116 @@
+"""Rules over the ends of edges: a written edge needs both nodes, and no node goes while an edge that stays needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.case import Bench, Case, one_per_row
+from omniray.engine.errors import ConstraintViolation
+from omniray.engine.intent import Mode
+from omniray.engine.schema import DST, ID, SRC, EdgeType
+from omniray.engine.sets import Relation, shown, text
+
+Nodes = Mapping[str, Case]
+"""The node tables by type name, judged already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What the rules need to know of the nodes at an edge type, whichever of the written edges are rejected.
+
+    `absent`: for each node type, the ids (id) that written edges name and that do not exist after the write.
+    `stranded`: for each end whose nodes may go, the pinned edges (id and that end) that start or end at one that goes.
+    """
+
+    absent: Mapping[str, Relation]
+    stranded: Mapping[str, Relation]
+
+
+def look_up_ends(bench: Bench, edge: EdgeType, case: Case, nodes: Nodes) -> Ends:
+    """Ask once for each node type at the edge."""
+    absent = {}
+    for name, ends in _ends_by_node_type(edge).items():
+        unknown = _not_landing(bench, case.written, ends, nodes[name].live)
+        is_all = nodes[name].mode is Mode.OVERWRITE
+        absent[name] = unknown if is_all else _not_pinned(bench, nodes[name], unknown)
+    removing = {end: nodes[name] for end, name in _ends(edge) if nodes[name].removes}
+    if not removing or case.mode is Mode.OVERWRITE or bench.pinned.state.count(edge.table_key) == 0:
+        return Ends(absent, {})
+    return Ends(absent, {end: _edges_at_gone_nodes(bench, edge, end, node) for end, node in removing.items()})
+
+
+def endpoint_violations(bench: Bench, edge: EdgeType, case: Case, ends: Ends) -> pa.Table:
+    """Written edges that need a node which does not exist after the write; then a pinned edge that does, without a row.
+
+    Nobody's record is to blame for the latter: the node goes because the write deletes it, or replaces its table.
+    """
+    written = [
+        bench.violations(
+            f"select row, record, source, '{ConstraintViolation.kind}' as kind, coalesce(l.id, '') as key,"
+            f" '{end} ' || {shown(f'l.{end}')} || {text(f' not found in {node}')} as reason"
+            f" from {{live}} l semi join {{absent}} a on a.id = l.{end}",
+            live=case.live,
+            absent=ends.absent[node],
+        )
+        for end, node in _ends(edge)
+        if ends.absent[node].rows
+    ]
+    pinned = [
+        bench.blameless(
+            f"select e.id as key, '{end} ' || {shown(f'e.{end}')} || {text(f' not found in {node}: edge ')}"
+            f" || {shown('e.id')} || {text(f' of {edge.name} still needs it')} as reason"
+            " from {edges} e anti join {displaced} d on d.id = e.id",
+            edges=ends.stranded[end],
+            displaced=case.displaced,
+        )
+        for end, node in _ends(edge)
+        if end in ends.stranded and ends.stranded[end].rows
+    ]
+    return pa.concat_tables([one_per_row(*written), *pinned])
+
+
+def _ends(edge: EdgeType) -> tuple[tuple[str, str], ...]:
+    return (SRC, edge.source), (DST, edge.target)
+
+
+def _ends_by_node_type(edge: EdgeType) -> Mapping[str, tuple[str, ...]]:
+    return {edge.source: (SRC, DST)} if edge.source == edge.target else {edge.source: (SRC,), edge.target: (DST,)}
+
+
+def _edges_at_gone_nodes(bench: Bench, edge: EdgeType, end: str, node: Case) -> Relation:
+    if node.mode is Mode.DELETE:
+        return bench.pinned.meeting(edge, node.deleted, {end: ID}, (ID, end))
+    sql = f"select e.id, e.{end} from {{edges}} e anti join {{nodes}} n on n.id = e.{end}"
+    return bench.sets.derive(sql, small=False, edges=bench.pinned.all(edge, (ID, end)), nodes=node.live)
+
+
+def _not_landing(bench: Bench, written: Relation, ends: tuple[str, ...], landing: Relation) -> Relation:
+    """The ids at the ends of written edges that no node of the same write has, each of them once."""
+    if written.arrow is not None and landing.arrow is not None:
+        ids = pa.chunked_array([chunk for end in ends for chunk in written.arrow[end].chunks], pa.string()).unique()
+        return Relation.of(_ids(ids.filter(pc.invert(pc.is_in(ids, value_set=landing.arrow[ID])))))
+    named = " union all ".join(f"select {end} as id from {{written}}" for end in ends)
+    sql = f"select distinct v.id from ({named}) v anti join {{landing}} n on n.id = v.id"
+    return bench.sets.derive(sql, small=False, written=written, landing=landing)
+
+
+def _not_pinned(bench: Bench, node: Case, unknown: Relation) -> Relation:
+    """Those of the ids that no pinned node has, or only one that the write deletes."""
+    found = bench.pinned.meeting(node.type, unknown, {ID: ID}, (ID,))
+    if unknown.arrow is not None and found.arrow is not None:
+        ids, deleted = unknown.arrow[ID], node.deleted.arrow[ID] if node.deleted.arrow is not None else None
+        stays = pc.is_in(ids, value_set=found.arrow[ID])
+        if deleted is not None and len(deleted):
+            stays = pc.and_(stays, pc.invert(pc.is_in(ids, value_set=deleted)))
+        return Relation.of(_ids(ids.filter(pc.invert(stays))))
+    staying = "select f.id from {found} f anti join {deleted} d on d.id = f.id"
+    sql = f"select u.id from {{unknown}} u anti join ({staying}) s on s.id = u.id"
+    return bench.sets.derive(sql, small=False, unknown=unknown, found=found, deleted=node.deleted)
+
+
+def _ids(ids: pa.Array | pa.ChunkedArray) -> pa.Table:
+    return pa.table({ID: ids})

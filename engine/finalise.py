@@ -1,0 +1,189 @@
+"""Phase D: behind the answer and in the order of the line, published versions get their final names and are folded.
+
+A pinned version is committed the moment its object is in the line; a plain Lance reader sees it when its manifest has
+its final name. Any process with write access may do this, for its own objects and for those of a writer that died, any
+number of them at once: a final name is a put-if-absent of the same bytes, and the fold is a compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
+from omniray.engine.line import Answer, CommitObject, Pin
+from omniray.engine.manifest import Manifest
+from omniray.engine.store import ObjectStore
+
+FOLD_OBJECTS = 64
+IDLE_S = 0.2
+UNCLEAR_TRIES_MAX = 8
+WAIT_FOR_FINAL_S = 5.0
+
+
+def final_name(staging: str) -> str:
+    """`…/<20 digits>.manifest-<suffix>` without its suffix: where every Lance reader looks."""
+    return staging.rsplit(".manifest-", 1)[0] + ".manifest"
+
+
+def transaction_mark(pin: Pin) -> bytes:
+    """The bytes in a manifest that tell whose it is: the name of its transaction file."""
+    return f"{pin.version - 1}-{pin.transaction}.txn".encode()
+
+
+def give_final_name(store: ObjectStore, table_key: str, pin: Pin) -> None:
+    """Make a pinned version visible to plain Lance; when this returns the final name is known to be ours.
+
+    Names are looked for as final, staging, then final again, since another process may do the same meanwhile.
+    """
+    if pin.staging is None:
+        return
+    final = final_name(pin.staging)
+    for _ in range(UNCLEAR_TRIES_MAX):
+        answer = store.copy_if_absent(pin.staging, final)
+        if answer is Answer.CREATED:
+            return
+        found = store.get(final)
+        if found is not None:
+            if transaction_mark(pin) in found:
+                return
+            raise TableDrift(
+                f"{table_key}: {final} holds another transaction than the graph pins: something other than omniray "
+                "wrote to the table; run 'omniray repair'",
+                table_key=table_key, version=pin.version,
+            )  # fmt: skip
+        if answer is None:
+            raise InvariantViolation(
+                f"{table_key}: version {pin.version} is pinned and has neither a final nor a staging name ({final}); "
+                "restore the file from a backup",
+                table_key=table_key, version=pin.version,
+            )  # fmt: skip
+    raise StorageError(f"{table_key}: no clear answer to putting {final}; try again", table_key=table_key)
+
+
+def wait_for_final_name(store: ObjectStore, table_key: str, pin: Pin, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """For readers that may not write: wait a little for a writer's Phase D, then say who has to heal it."""
+    if pin.staging is None:
+        return
+    pause, waited = 0.01, 0.0
+    while store.get(final_name(pin.staging)) is None:
+        if waited >= WAIT_FOR_FINAL_S:
+            raise NotFinalised(
+                f"{table_key}: version {pin.version} is committed, but its writer has not finished Phase D; "
+                "open the graph read-write once to heal it, or try again while the writer lives",
+                table_key=table_key, version=pin.version,
+            )  # fmt: skip
+        sleep(pause)
+        waited, pause = waited + pause, min(pause * 2, 0.5)
+
+
+class Finaliser:
+    """Finishes Phase D of a branch, in a thread of its own; `flush` waits until it is through with what it was told."""
+
+    def __init__(self, store: ObjectStore, log: CommitLog, manifest: Manifest) -> None:
+        self._store, self._log, self._manifest = store, log, manifest
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="omniray-final")
+        self._wake = threading.Condition()
+        self._target: CommitObject | None = None  # the newest object known to be in the line
+        self._named_through = 0
+        self._finalised_through = 0
+        self._flushing = False
+        self._closing = False
+        self._error: OmnirayError | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def finalised_through(self) -> int:
+        """The number up to which this process has confirmed final names and fold."""
+        return self._finalised_through
+
+    def notice(self, landed: CommitObject) -> None:
+        """An object is known to be in the line: finish it, in the background."""
+        with self._wake:
+            if self._target is None or landed.seq > self._target.seq:
+                self._target = landed
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="omniray-phase-d", daemon=True)
+                self._thread.start()
+            self._wake.notify_all()
+
+    def flush(self) -> None:
+        """Wait until everything noticed has its final name and is folded; raises what stood in the way."""
+        with self._wake:
+            self._error = None
+            self._flushing = True
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: self._error is not None or self._done())
+            self._flushing = False
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Flush, then end the thread; the thread ends even if the flush fails."""
+        try:
+            self.flush()
+        finally:
+            with self._wake:
+                self._closing = True
+                self._wake.notify_all()
+            if self._thread is not None:
+                self._thread.join()
+            self._pool.shutdown()
+
+    def _done(self) -> bool:
+        return self._target is None or self._finalised_through >= self._target.seq
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                fresh = self._wake.wait_for(self._has_work, timeout=IDLE_S)
+                if self._closing:
+                    return
+                target, fold = self._target, self._flushing or not fresh or self._backlog() >= FOLD_OBJECTS
+                if target is None or self._done() or self._error is not None and not self._flushing:
+                    if not fresh:
+                        self._wake.wait_for(lambda: self._has_work() or self._closing)
+                    continue
+            try:
+                self._finish(target, fold=fold)
+            except OmnirayError as error:
+                with self._wake:
+                    self._error = error
+            with self._wake:
+                self._wake.notify_all()
+
+    def _has_work(self) -> bool:
+        if self._closing or self._flushing:
+            return True
+        return self._error is None and self._target is not None and self._named_through < self._target.seq
+
+    def _backlog(self) -> int:
+        return 0 if self._target is None else self._target.seq - self._finalised_through
+
+    def _finish(self, target: CommitObject, *, fold: bool) -> None:
+        """Give final names up to `target`, in order; then, if asked, fold and delete the staging names."""
+        done = max(target.finalised_through, self._finalised_through)
+        pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
+        for obj in pending:
+            if obj.seq > self._named_through:
+                self.name_pins(obj.introduced().items())
+                self._named_through = obj.seq
+        self._named_through = max(self._named_through, done)
+        if fold and pending:
+            self._manifest.fold(pending)
+            self._finalised_through = target.seq
+            with contextlib.suppress(StorageError):  # an undeleted staging name is harmless: the sweep takes it
+                staged = [pin.staging for obj in pending for pin in obj.introduced().values() if pin.staging]
+                self._store.delete_all(staged)
+        elif not pending:
+            self._finalised_through = max(self._finalised_through, done)
+
+    def name_pins(self, pins: Iterable[tuple[str, Pin]]) -> None:
+        """Give pins their final names, tables in parallel."""
+        futures = [self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins]
+        for future in futures:
+            future.result()

@@ -1,0 +1,187 @@
+"""A load: any number of records in one atomic commit, read, checked and staged in a stream with bounded memory.
+
+Rows pass through once. Few of them stay in memory and become one fragment in the commit attempt; many are written to
+data files that no table refers to yet, which any later attempt can use. Their keys go to the key log, on which the
+whole load is judged against the pinned state, again whenever the line has moved under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from omniray.engine.conform import conform_block
+from omniray.engine.constraints import judge
+from omniray.engine.errors import InputError
+from omniray.engine.identity import fill_ids, new_ulid
+from omniray.engine.intent import Mode
+from omniray.engine.keylog import KeyLog
+from omniray.engine.records import ConformedBatch, Rejection, as_error
+from omniray.engine.rejects import RejectFile
+from omniray.engine.row_sink import RowSink
+from omniray.engine.schema import EdgeType, Schema
+from omniray.engine.sources import Source, open_source
+from omniray.engine.state import PinnedState
+from omniray.engine.tables import NOTHING_REPLACED, StagedRows, Table, TableStorage
+from omniray.engine.verdict import TableVerdict, Violation
+from omniray.engine.write import Affected, Author, Resolution, TableWrite, WriteResult, as_rejection
+
+Progress = Callable[[Source, int], None]
+"""Called now and then with the source and the number of records read so far."""
+
+
+class OnError(StrEnum):
+    """What a record that is refused does to the load: ends it, or is set aside."""
+
+    FAIL = "fail"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    mode: Mode
+    on_error: OnError
+    rejects: Path | None
+
+    @classmethod
+    def checked(cls, mode: str, on_error: str, rejects: str | Path | None) -> LoadOptions:
+        if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE):
+            raise InputError(f"no load mode {mode!r}: use append, merge or overwrite")
+        if on_error not in set(OnError):
+            raise InputError(f"no on_error {on_error!r}: use fail or reject")
+        if on_error == OnError.REJECT and rejects is None:
+            raise InputError("on_error='reject' needs a file for the rejected records: give rejects=PATH")
+        return cls(Mode(mode), OnError(on_error), None if rejects is None else Path(rejects))
+
+
+class LoadIntent:
+    """A load whose rows are read and staged: what is left is to judge it on a state, and to commit."""
+
+    kind = "Load"
+
+    def __init__(
+        self,
+        schema: Schema,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        storage: TableStorage,
+        open_table: Callable[[str], Table],
+    ) -> None:
+        self.commit_id = new_ulid()
+        self.author = author
+        self.expected_versions = expected_versions
+        self._schema, self._options = schema, options
+        self._storage, self._open_table = storage, open_table
+        self._log = KeyLog(schema)
+        self._sinks: dict[str, RowSink] = {}
+        self._unread: list[Rejection] = []  # refused by themselves, whatever the graph holds
+        self._unfit: tuple[Violation, ...] = ()  # refused by the last judgement
+        self._landed = False
+
+    @property
+    def strict(self) -> bool:
+        return self._options.mode is Mode.OVERWRITE
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._log.close()
+        for sink in self._sinks.values():
+            sink.close(used=self._landed)
+
+    # Reading
+
+    def read(self, source: Source, progress: Progress | None) -> None:
+        """Take everything from a source: check values, assign ids, stage rows, log keys."""
+        records = 0
+        for block in source:
+            batches, rejections = conform_block(block)
+            self._refuse(rejections)
+            for batch in batches:
+                records += batch.rows.num_rows
+                self._take(batch)
+            if progress is not None:
+                progress(source, records)
+        for sink in self._sinks.values():
+            sink.finish()
+
+    def _refuse(self, rejections: list[Rejection]) -> None:
+        if rejections and self._options.on_error is OnError.FAIL:
+            raise as_error(min(rejections, key=lambda r: r.record))
+        self._unread += rejections
+
+    def _take(self, batch: ConformedBatch) -> None:
+        type = batch.type
+        if type.table_key not in self._sinks:
+            self._log.begin(type, self._options.mode)
+            self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table)
+        filled = fill_ids(batch)
+        # An edge known by its ends may turn out to be one that exists: its id is then the one it has already.
+        keyed_by_ends = isinstance(type, EdgeType) and type.unique_by_endpoints and self._options.mode is Mode.MERGE
+        logged = batch if keyed_by_ends else filled
+        self._log.add(type, logged.rows, logged.records, logged.source)
+        self._sinks[type.table_key].write(filled.rows)
+
+    # Resolving
+
+    def resolve(self, state: PinnedState) -> Resolution:
+        rejecting = self._options.on_error is OnError.REJECT
+        verdict = judge(self._log, self._schema, state, reject=rejecting)
+        if verdict.refusal is not None:
+            raise as_error(as_rejection(verdict.refusal))
+        self._unfit = verdict.violations
+        tables = {key: self._table_write(key, table) for key, table in verdict.tables.items()}
+        mode = self._options.mode
+        changed = {key: t for key, t in tables.items() if mode is Mode.OVERWRITE or _row_count(t.rows)}
+        strictly = frozenset(changed) if mode is Mode.OVERWRITE else frozenset()
+        return Resolution(changed, Affected.by(verdict), strictly)
+
+    def _table_write(self, table_key: str, verdict: TableVerdict) -> TableWrite:
+        rows = self._sinks[table_key].rows(dropped=verdict.dropped, adopted=verdict.adopted)
+        replaced = NOTHING_REPLACED if self._options.mode is Mode.OVERWRITE else verdict.replaced
+        return TableWrite(self._options.mode, rows, replaced)
+
+    def finished(self, result: WriteResult) -> WriteResult:
+        """The load is through: its staged files are the table's now, and refused records go to their file."""
+        self._landed = result.commit_id is not None
+        rejected = [*self._unread, *(as_rejection(v) for v in self._unfit)]
+        if rejected and self._options.rejects is not None:
+            with RejectFile(self._options.rejects) as file:
+                file.write(sorted(rejected, key=lambda r: (r.source, r.record)))
+        return replace(result, rejected=len(rejected))
+
+
+def prepare_load(
+    source: Any,
+    schema: Schema,
+    options: LoadOptions,
+    author: Author,
+    expected_versions: Mapping[str, int],
+    *,
+    storage: TableStorage,
+    open_table: Callable[[str], Table],
+    type_name: str | None,
+    format: str | None,
+    progress: Progress | None,
+) -> LoadIntent:
+    """Read and stage a source; on any failure what was staged is deleted again."""
+    opened = open_source(source, schema, type_name=type_name, format=format)
+    intent = LoadIntent(schema, options, author, expected_versions, storage, open_table)
+    try:
+        intent.read(opened, progress)
+    except BaseException:
+        intent.__exit__(None, None, None)
+        raise
+    return intent
+
+
+def _row_count(rows: pa.Table | StagedRows) -> int:
+    return rows.rows if isinstance(rows, StagedRows) else int(rows.num_rows)

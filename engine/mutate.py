@@ -1,0 +1,231 @@
+"""A mutation: the statements of one query, run in order on a pinned state, as one atomic write.
+
+Later statements see what earlier ones did: every read goes over the committed rows and the pending ones, with the same
+filter on both, pending rows hiding the committed ones of the same id. Values reach a filter as typed Arrow scalars,
+never as text. Running it again on a newer state gives what it would have given there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.conform import conform
+from omniray.engine.constraints import judge
+from omniray.engine.errors import NotFound, QueryError
+from omniray.engine.identity import new_ulid
+from omniray.engine.intent import Mode
+from omniray.engine.keylog import KeyLog
+from omniray.engine.query import BoundDelete, BoundInsert, BoundPredicate, BoundQuery, BoundUpdate, Operator, Query
+from omniray.engine.query_check import bind, check_query
+from omniray.engine.query_parser import parse_queries
+from omniray.engine.records import RawBatch, as_error, numbered, raw_from_dicts
+from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
+from omniray.engine.state import PinnedState
+from omniray.engine.verdict import Verdict
+from omniray.engine.write import Affected, Author, Resolution, TableWrite, as_rejection
+
+_COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class MutationIntent:
+    """One query with its parameters bound and its new ids minted, so that every try of it is the same."""
+
+    kind = "Mutation"
+
+    def __init__(self, query: BoundQuery, schema: Schema, author: Author, expected_versions: Mapping[str, int]) -> None:
+        self.commit_id = new_ulid()
+        self.author = author
+        self.expected_versions = expected_versions
+        self._query = query
+        self._schema = schema
+        self._minted = {
+            n: new_ulid() for n, s in enumerate(query.statements) if isinstance(s, BoundInsert) and not _keyed(s.type)
+        }
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        params: Mapping[str, Any],
+        schema: Schema,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        name: str | None,
+        now: datetime,
+    ) -> MutationIntent:
+        """Parse, check and bind; everything that can be wrong about a query is found here, before any I/O."""
+        query = _choose(_parsed(text), name)
+        check_query(query, schema)
+        return cls(bind(query, params, schema, now), schema, author, expected_versions)
+
+    @property
+    def strict(self) -> bool:
+        return any(not isinstance(s, BoundInsert) for s in self._query.statements)
+
+    def resolve(self, state: PinnedState) -> Resolution:
+        work = _Deletion(self._schema, state) if self._query.destructive else _Construction(state)
+        for number, statement in enumerate(self._query.statements):
+            match statement:
+                case BoundInsert():
+                    work.insert(statement, self._minted.get(number))
+                case BoundUpdate():
+                    work.update(statement, number + 1)
+                case BoundDelete():
+                    work.delete(statement)
+        with KeyLog(self._schema) as log:
+            work.log(log)
+            verdict = judge(log, self._schema, state)
+        if verdict.refusal is not None:
+            raise as_error(as_rejection(verdict.refusal))
+        return Resolution(work.writes(verdict), Affected.by(verdict), frozenset(work.read))
+
+
+class _Construction:
+    """The pending rows of a query that inserts and updates, by table, the last one of an id alone."""
+
+    def __init__(self, state: PinnedState) -> None:
+        self._state = state
+        self._pending: dict[str, tuple[ElementType, pa.Table]] = {}
+        self.read: set[str] = set()
+
+    def insert(self, statement: BoundInsert, minted: str | None) -> None:
+        values = {**statement.values, ID: minted} if minted is not None else statement.values
+        self._put(raw_from_dicts(statement.type, [values]))
+
+    def update(self, statement: BoundUpdate, number: int) -> None:
+        type = statement.type
+        self.read.add(type.table_key)
+        rows = self.scan_with_pending(type, statement.predicate)
+        if rows.num_rows == 0:
+            return
+        columns = {name: rows[name].combine_chunks() for name in type.arrow.names}
+        for name, value in statement.values.items():
+            columns[name] = pa.repeat(pa.scalar(value, type.arrow.field(name).type), rows.num_rows)
+        self._put(RawBatch(type, columns, numbered(1, rows.num_rows), f"statement {number},"))
+
+    def delete(self, statement: BoundDelete) -> None:
+        raise AssertionError("a query that inserts or updates has no delete: the parser refuses it")
+
+    def scan_with_pending(self, type: ElementType, predicate: BoundPredicate) -> pa.Table:
+        """Committed rows and pending ones that satisfy the predicate; a pending row hides the committed one."""
+        where = _expression(type, predicate)
+        committed = _scan(self._state, type, type.arrow.names, where)
+        pending = self._pending.get(type.table_key)
+        if pending is None:
+            return committed
+        hidden = pc.is_in(committed[ID], value_set=pending[1][ID].combine_chunks())
+        return pa.concat_tables([committed.filter(pc.invert(hidden)), pending[1].filter(where)])
+
+    def _put(self, raw: RawBatch) -> None:
+        batch, rejections = conform(raw)
+        if rejections:
+            raise as_error(rejections[0])
+        rows = pa.Table.from_batches([batch.rows])
+        if raw.type.table_key in self._pending:
+            before = self._pending[raw.type.table_key][1]
+            kept = before.filter(pc.invert(pc.is_in(before[ID], value_set=rows[ID].combine_chunks())))
+            rows = pa.concat_tables([kept, rows]).combine_chunks()
+        self._pending[raw.type.table_key] = (raw.type, rows)
+
+    def log(self, log: KeyLog) -> None:
+        for type, rows in self._pending.values():
+            log.begin(type, Mode.MERGE)
+            log.add(type, rows, numbered(1, rows.num_rows), "")
+
+    def writes(self, verdict: Verdict) -> dict[str, TableWrite]:
+        return {
+            key: TableWrite(Mode.MERGE, rows, verdict.tables[key].replaced) for key, (_, rows) in self._pending.items()
+        }
+
+
+class _Deletion:
+    """The ids that a query deletes, by table, cascades included."""
+
+    def __init__(self, schema: Schema, state: PinnedState) -> None:
+        self._schema, self._state = schema, state
+        self._doomed: dict[str, tuple[ElementType, pa.Array]] = {}
+        self.read: set[str] = set()
+
+    def delete(self, statement: BoundDelete) -> None:
+        ids = self._doom(statement.type, _expression(statement.type, statement.predicate))
+        if not isinstance(statement.type, NodeType) or len(ids) == 0:
+            return
+        for edge in self._schema.edges_at(statement.type.name):
+            if edge.source == statement.type.name:
+                self._doom(edge, pc.field(SRC).isin(ids))
+            if edge.target == statement.type.name:
+                self._doom(edge, pc.field(DST).isin(ids))
+
+    def _doom(self, type: ElementType, where: pc.Expression) -> pa.Array:
+        self.read.add(type.table_key)
+        found = _scan(self._state, type, [ID], where)[ID].combine_chunks()
+        if len(found):
+            before = self._doomed.get(type.table_key, (type, found))[1]
+            self._doomed[type.table_key] = (type, pa.concat_arrays([before, found]).unique())
+        return found
+
+    def insert(self, statement: BoundInsert, minted: str | None) -> None:
+        raise AssertionError("a query that deletes has no insert: the parser refuses it")
+
+    def update(self, statement: BoundUpdate, number: int) -> None:
+        raise AssertionError("a query that deletes has no update: the parser refuses it")
+
+    def log(self, log: KeyLog) -> None:
+        for type, ids in self._doomed.values():
+            log.begin(type, Mode.DELETE)
+            log.delete(type, ids)
+
+    def writes(self, verdict: Verdict) -> dict[str, TableWrite]:
+        return {
+            key: TableWrite(Mode.DELETE, type.arrow.empty_table(), verdict.tables[key].replaced)
+            for key, (type, _) in self._doomed.items()
+        }
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> tuple[Query, ...]:
+    """Callers run the same few texts with other parameters."""
+    return parse_queries(text)
+
+
+def _choose(queries: tuple[Query, ...], name: str | None) -> Query:
+    names = ", ".join(q.name for q in queries)
+    if name is None:
+        if len(queries) != 1:
+            raise QueryError(f"the text has {len(queries)} queries ({names}): say which one by its name")
+        return queries[0]
+    found = next((q for q in queries if q.name == name), None)
+    if found is None:
+        raise NotFound(f"no query {name!r} in the text; it has {names}", name=name)
+    return found
+
+
+def _keyed(type: ElementType) -> bool:
+    return isinstance(type, NodeType) and bool(type.key)
+
+
+def _expression(type: ElementType, predicate: BoundPredicate) -> pc.Expression:
+    value = pa.scalar(predicate.value, type.arrow.field(predicate.column).type)
+    return _COMPARE[predicate.op](pc.field(predicate.column), value)
+
+
+def _scan(state: PinnedState, type: ElementType, columns: list[str], where: pc.Expression) -> pa.Table:
+    if state.count(type.table_key) == 0:
+        return pa.schema([type.arrow.field(name) for name in columns]).empty_table()
+    return state.table(type.table_key).scan(columns, where).read_all()
+

@@ -1,0 +1,119 @@
+"""The pinned rows that a write meets: found by a look-up for a few keys, by one streaming pass for many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from omniray.engine.keylog import key_columns
+from omniray.engine.schema import ID, SRC, ElementType
+from omniray.engine.sets import Relation, Sets
+
+ROWADDR = "_rowaddr"
+
+
+class State(Protocol):
+    """The graph at the version that a write is judged against."""
+
+    def count(self, table_key: str) -> int:
+        """How many rows the table has, at no cost."""
+
+    def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        """The rows whose column is one of a few values: `columns`, and the row's address as `_rowaddr`."""
+
+    def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
+        """All rows as a stream, with the same columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The pinned state, asked by sets of keys. Columns have the names that the key log gives them."""
+
+    state: State
+    sets: Sets
+    lookup_keys_max: int
+
+    def meeting(self, type: ElementType, keys: Relation, on: Mapping[str, str], columns: Sequence[str]) -> Relation:
+        """The rows of a table that may meet one of the keys: `on` says which column of theirs each column must equal.
+
+        Of a key of several columns a look-up compares one alone, so the rows returned are compared again by whoever
+        uses them.
+        """
+        # Count last: a state notes who was asked, and a judgement must be made anew when one of those has moved.
+        if keys.rows == 0 or _without_a_key(keys, on) or self.state.count(type.table_key) == 0:
+            return self.nothing(type, columns)
+        column, values = self._most_telling(type, keys, on)
+        if values is not None and len(values) <= min(self.lookup_keys_max, self.state.count(type.table_key)):
+            if len(values) == 0:
+                return self.nothing(type, columns)
+            found = self.state.matching(type.table_key, column, values, columns)
+            return Relation.of(_named_as_keys(type, found, columns))
+        names = key_columns(type)
+        equal = " and ".join(f"p.{names[mine]} = k.{theirs}" for mine, theirs in on.items())
+        wanted = ", ".join(f"p.{name}" for name in (*(names[c] for c in columns), ROWADDR))
+        sql = f"select {wanted} from {{rows}} p semi join {{keys}} k on {equal}"
+        return self.sets.derive(sql, small=False, rows=self.all(type, columns), keys=keys)
+
+    def all(self, type: ElementType, columns: Sequence[str]) -> pa.RecordBatchReader:
+        """Every row of a table, to be read once."""
+        reader = self.state.scan(type.table_key, columns)
+
+        def renamed() -> Iterator[pa.RecordBatch]:
+            for batch in reader:
+                yield from _named_as_keys(type, pa.Table.from_batches([batch]), columns).to_batches()
+
+        schema = _named_as_keys(type, reader.schema.empty_table(), columns).schema
+        return pa.RecordBatchReader.from_batches(schema, renamed())
+
+    def nothing(self, type: ElementType, columns: Sequence[str]) -> Relation:
+        """What `meeting` returns when nothing does."""
+        names = key_columns(type)
+        fields = {names[column]: type.arrow.field(column).type for column in columns}
+        return Relation.of(pa.schema({**fields, ROWADDR: pa.uint64()}).empty_table())
+
+    def _most_telling(self, type: ElementType, keys: Relation, on: Mapping[str, str]) -> tuple[str, pa.Array | None]:
+        """The column of the key that narrows a look-up most, and its values; None if there are too many of them."""
+        usable = {mine: theirs for mine, theirs in on.items() if _can_be_looked_up(type, mine)}
+        values = {mine: self._distinct(keys, theirs) for mine, theirs in usable.items()}
+        if not values or None in values.values():
+            return "", None
+        telling = max(values, key=lambda mine: (len(values[mine]), _telling_by_type(type, mine)))
+        return telling, values[telling]
+
+    def _distinct(self, keys: Relation, column: str) -> pa.Array | None:
+        if keys.arrow is not None:
+            values = keys.arrow[column].unique().drop_null()
+        else:
+            sql = f"select distinct {column} from {{keys}} where {column} is not null limit {self.lookup_keys_max + 1}"
+            values = self.sets.query(sql, keys=keys)[column].combine_chunks()
+        return values if len(values) <= self.lookup_keys_max else None
+
+
+def _named_as_keys(type: ElementType, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    names = key_columns(type)
+    return rows.select([*columns, ROWADDR]).rename_columns([*(names[c] for c in columns), ROWADDR])
+
+
+def _without_a_key(keys: Relation, on: Mapping[str, str]) -> bool:
+    """Whether no key is whole, as far as that is seen without SQL."""
+    return keys.arrow is not None and any(keys.arrow[theirs].null_count == keys.rows for theirs in on.values())
+
+
+def _can_be_looked_up(type: ElementType, column: str) -> bool:
+    # An index compares floats bit by bit, while -0.0 equals 0.0 here; of lists and blobs there is no index.
+    kind = type.arrow.field(column).type
+    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_large_binary(kind))
+
+
+def _telling_by_type(type: ElementType, column: str) -> int:
+    """How far one value of the column is likely to narrow a table down."""
+    if column in (ID, SRC):
+        return 3
+    kind = type.arrow.field(column).type
+    named = type.property(column)
+    if pa.types.is_boolean(kind) or (named is not None and hasattr(named.type, "values")):
+        return 0
+    return 2 if pa.types.is_string(kind) else 1

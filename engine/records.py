@@ -1,0 +1,183 @@
+"""What travels from a source to the tables: raw rows, rows that fit their type, and records that were refused.
+
+A source yields `Block`s; `conform.py` turns each into `ConformedBatch`es and `Rejection`s. A record is known by the
+source it stood in and its number there, counted from one: the line of a text file, the row of anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from omniray.engine.errors import ConstraintViolation, InputError, KeyConflict, RecordError
+from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType
+
+BLOCK_ROWS_MAX = 65_536
+BLOCK_BYTES_TARGET = 8 << 20
+
+ENDS: Mapping[str, str] = {"from": SRC, "to": DST, SRC: SRC, DST: DST}
+"""How a record may call the two ends of an edge, and the column each one is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """Rows of one type as a source gave them: values not yet checked.
+
+    `columns` go by property name, `id`, `src` and `dst`; a missing one is null throughout. Each is an Arrow array or a
+    sequence of Python values. `unknown` tells, for each name that the type does not have, which rows carry it.
+    `text` says that every value is still the text of a cell, to be read as its property's type.
+    """
+
+    type: ElementType
+    columns: Mapping[str, pa.Array | Sequence[Any]]
+    records: pa.Int64Array
+    source: str = ""
+    unknown: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConformedBatch:
+    """Rows that fit their type: exactly the columns of `type.arrow`.
+
+    Ids of edges and of keyless nodes may still be null, which means: to be assigned (`identity.fill_ids`).
+    """
+
+    type: ElementType
+    rows: pa.RecordBatch
+    records: pa.Int64Array
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One record that was refused: where it stood and why; `kind` is the one of the error it would raise.
+
+    `table_key` and `key` are given with `key_conflict` alone, whose error is made of them.
+    """
+
+    source: str
+    record: int
+    reason: str
+    kind: str = RecordError.kind
+    table_key: str = ""
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{place(self.source, self.record)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of a source: its rows, one batch for each type, and the records that could not be read at all."""
+
+    batches: tuple[RawBatch, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a source has been read; `bytes_total` is None where nobody knows."""
+
+    bytes_done: int = 0
+    bytes_total: int | None = None
+
+
+ReadBlocks = Callable[[Progress], Iterable[Block]]
+
+
+def place(source: str, record: int) -> str:
+    """Say where a record stands, as a reader would look for it."""
+    suffix = source.rpartition(".")[2].lower()
+    unit = {"jsonl": "line", "ndjson": "line", "json": "line", "csv": "line", "parquet": "row"}.get(suffix, "record")
+    return f"{source} {unit} {record}" if source else f"{unit} {record}"
+
+
+def as_error(rejection: Rejection) -> RecordError | ConstraintViolation | KeyConflict:
+    """The error that a caller who accepts no rejections gets instead."""
+    where = place(rejection.source, rejection.record)
+    if rejection.kind == KeyConflict.kind:
+        return KeyConflict(rejection.table_key, rejection.key, record=where)
+    error = ConstraintViolation if rejection.kind == ConstraintViolation.kind else RecordError
+    return error(str(rejection), source=rejection.source, record=rejection.record)
+
+
+def numbered(first: int, count: int) -> pa.Int64Array:
+    """The record numbers of `count` rows on end."""
+    return pa.array(np.arange(first, first + count, dtype=np.int64))
+
+
+def raw_from_dicts(
+    type: ElementType, rows: Sequence[Mapping[str, Any]], records: Sequence[int] | None = None, source: str = ""
+) -> RawBatch:
+    """Rows of one type from plain dicts of properties; `id` may be among them, and for edges `from` and `to`."""
+    columns, unknown = columns_of(rows, row_names(type))
+    if isinstance(type, EdgeType):
+        for given, end in (("from", SRC), ("to", DST)):
+            _rename_end(given, end, rows, columns, unknown)
+    numbers = numbered(1, len(rows)) if records is None else pa.array(records, pa.int64())
+    return RawBatch(type, columns, numbers, source, unknown)
+
+
+def columns_of(
+    rows: Sequence[Mapping[str, Any]], known: Set[str]
+) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[bool]]]:
+    """Turn dicts into columns: the known names with their values, the unknown ones with the rows that carry them."""
+    names = set().union(*rows)
+    columns: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names & known}
+    return columns, {str(name): [name in row for row in rows] for name in names - known}
+
+
+def _rename_end(
+    given: str,
+    end: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: dict[str, Sequence[Any]],
+    unknown: dict[str, Sequence[bool]],
+) -> None:
+    """Fold `from` into `src`, or `to` into `dst`; a row that gives both has one name too many."""
+    if columns.pop(given, None) is None:
+        return
+    both = [given in row and end in row for row in rows]
+    if any(both):
+        unknown[end] = both
+    columns[end] = [row[given] if given in row else row.get(end) for row in rows]
+
+
+def row_names(type: ElementType) -> set[str]:
+    """Every name under which a plain row of the type may give a value."""
+    ends = ENDS if isinstance(type, EdgeType) else ()
+    return {ID, *ends, *(p.name for p in type.properties)}
+
+
+def known_columns(type: ElementType, names: Sequence[str], source: str) -> list[str]:
+    """The columns that a source's columns are, in its order; a stranger or a repeated one refuses the whole source."""
+    known = row_names(type)
+    for name in names:
+        if name not in known:
+            raise InputError(f"{source or 'the source'}: {unknown_property(type, name)}", source=source, property=name)
+    columns = [ENDS.get(name, name) if isinstance(type, EdgeType) else name for name in names]
+    twice = next((given for given, name in zip(names, columns, strict=True) if columns.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{source or 'the source'}: more than one column for {twice!r}; keep one", source=source)
+    return columns
+
+
+def unknown_property(type: ElementType, name: str) -> str:
+    """Say that a type lacks a property, which ones it has, and which was probably meant."""
+    names = [p.name for p in type.properties]
+    if isinstance(type, EdgeType):
+        names = ["from", "to", *names]
+    return f"{type.name} has no property {name!r}{did_you_mean(name, names)}; it has {', '.join(names) or 'none'}"
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """A hint at the option that looks most like the name, or nothing."""
+    lowered = {option.lower(): option for option in options}
+    close = get_close_matches(name.lower(), lowered, n=1)
+    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""

@@ -1,0 +1,146 @@
+"""Where a load's rows of one table go: into memory while they are few, into data files of their own once they are many."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+
+from omniray.engine.schema import ID, ElementType
+from omniray.engine.tables import StagedRows, Table, TableStorage
+
+INLINE_ROWS_MAX = 16_384
+INLINE_BYTES_MAX = 8 << 20
+_AHEAD_BATCHES = 4
+_POLL_S = 0.2
+
+
+class RowSink:
+    """Takes batches in order; afterwards gives the rows, less those a judgement drops."""
+
+    def __init__(self, type: ElementType, storage: TableStorage, open_table: Callable[[str], Table]) -> None:
+        self._type, self._storage, self._open_table = type, storage, open_table
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+        self._queue: queue.Queue[pa.RecordBatch | None] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._staging: Future[StagedRows] | None = None
+        self._inline: pa.Table | None = None
+        self._staged: StagedRows | None = None
+        self._rewritten: tuple[pa.Array, pa.Table, StagedRows] | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._queue is not None:
+            self._send(batch)
+            return
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows > INLINE_ROWS_MAX or self._bytes > INLINE_BYTES_MAX:
+            self._start_staging()
+
+    def finish(self) -> None:
+        """The source has ended."""
+        if self._queue is None:
+            self._inline = pa.Table.from_batches(self._batches, self._type.arrow)
+        else:
+            self._send(None)
+            self._staged = self._staging.result() if self._staging else None
+        self._batches = []
+
+    def rows(self, *, dropped: pa.Int64Array, adopted: pa.Table) -> pa.Table | StagedRows:
+        """The rows without the dropped positions; adopted ones (`row`, `id`) take the id of the row they replace."""
+        if self._inline is not None:
+            return _edited(self._inline, 0, dropped.to_numpy(), adopted)
+        assert self._staged is not None, "rows() before finish()"
+        if len(dropped) == 0 and adopted.num_rows == 0:
+            return self._staged
+        if self._rewritten is None or not (self._rewritten[0].equals(dropped) and self._rewritten[1].equals(adopted)):
+            self._forget_rewritten()
+            self._rewritten = (dropped, adopted, self._rewrite(self._staged, dropped, adopted))
+        return self._rewritten[2]
+
+    def close(self, *, used: bool) -> None:
+        """Delete staged files that the graph does not refer to: all of them, or those that a rewrite made stale."""
+        if self._queue is not None and self._staged is None:
+            self._abandon()
+        if self._staged is not None and (not used or self._rewritten is not None):
+            self._storage.forget_rows(self._type, self._staged)
+        if not used:
+            self._forget_rewritten()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    # Staging
+
+    def _start_staging(self) -> None:
+        table = self._open_table(self._type.table_key)
+        self._queue = queue.Queue(maxsize=_AHEAD_BATCHES)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"omniray-load-{self._type.name}")
+        reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._arriving(self._queue))
+        self._staging = self._pool.submit(self._storage.stage_rows, table, reader)
+        for batch in self._batches:
+            self._send(batch)
+        self._batches = []
+
+    def _arriving(self, arrivals: queue.Queue[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+        while (batch := arrivals.get()) is not None:
+            yield batch
+
+    def _send(self, batch: pa.RecordBatch | None) -> None:
+        """Hand a batch to the staging thread; if that has failed, raise what it failed of."""
+        assert self._queue is not None and self._staging is not None
+        while True:
+            if self._staging.done():
+                self._staging.result()
+            try:
+                return self._queue.put(batch, timeout=_POLL_S)
+            except queue.Full:
+                continue
+
+    def _abandon(self) -> None:
+        """The load has failed while rows were being staged: let the thread end, so that its files are known."""
+        try:
+            self._send(None)
+            self._staged = self._staging.result() if self._staging else None
+        except Exception:  # the load's own error is the one to tell
+            self._staged = None
+
+    # Editing
+
+    def _rewrite(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> StagedRows:
+        table = self._open_table(self._type.table_key)
+        reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._edited_batches(staged, dropped, adopted))
+        return self._storage.stage_rows(table, reader)
+
+    def _edited_batches(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> Iterator[pa.RecordBatch]:
+        position = 0
+        positions = dropped.to_numpy()
+        for batch in self._storage.read_staged(self._type, staged):
+            yield from _edited(pa.Table.from_batches([batch]), position, positions, adopted).to_batches()
+            position += batch.num_rows
+
+    def _forget_rewritten(self) -> None:
+        if self._rewritten is not None:
+            self._storage.forget_rows(self._type, self._rewritten[2])
+            self._rewritten = None
+
+
+def _edited(rows: pa.Table, first: int, dropped: np.ndarray[tuple[int], np.dtype[np.int64]], adopted: pa.Table) -> pa.Table:
+    """Rows at positions `first`, `first + 1`, … with adopted ids put in and dropped ones left out."""
+    adopted_at = adopted["row"].to_numpy()
+    low, high = np.searchsorted(adopted_at, [first, first + rows.num_rows])
+    if high > low:
+        ids = rows[ID].to_numpy().copy()
+        ids[adopted_at[low:high] - first] = adopted["id"].slice(low, high - low).to_numpy()
+        rows = rows.set_column(0, rows.schema.field(0), pa.array(ids, pa.string()))
+    low, high = np.searchsorted(dropped, [first, first + rows.num_rows])
+    if high == low:
+        return rows
+    kept = np.ones(rows.num_rows, dtype=bool)
+    kept[dropped[low:high] - first] = False
+    return rows.filter(pa.array(kept))

@@ -1,0 +1,105 @@
+"""One consistent cut over all tables of a branch, at its head or at any earlier commit; it stays readable for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.errors import InputError, StorageError
+from omniray.engine.export import export_records
+from omniray.engine.line import Pin
+from omniray.engine.schema import ElementType, Schema
+from omniray.engine.state import TableCache
+from omniray.engine.tables import Table
+
+Filter = pc.Expression | str
+
+
+class Snapshot:
+    """The graph as of one commit. Tables are opened when they are first read."""
+
+    def __init__(
+        self, branch: str, commit_id: str, schema: Schema, pins: Mapping[str, Pin], cache: TableCache
+    ) -> None:
+        self.branch = branch
+        self.commit_id = commit_id
+        self.schema = schema
+        self._pins = pins
+        self._cache = cache
+
+    def __repr__(self) -> str:
+        return f"Snapshot(branch={self.branch!r}, commit_id={self.commit_id!r})"
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version of every table, by its key: what `expected_versions` takes."""
+        return {key: pin.version for key, pin in sorted(self._pins.items())}
+
+    def describe(self) -> dict[str, Any]:
+        """The cut as plain data: branch, commit and, for each table, its version and number of rows."""
+        tables = [
+            {"table_key": key, "version": pin.version, "row_count": pin.rows} for key, pin in sorted(self._pins.items())
+        ]
+        return {"branch": self.branch, "commit_id": self.commit_id, "tables": tables}
+
+    def count(self, type_name: str) -> int:
+        return self._pins[self.schema.type(type_name).table_key].rows
+
+    def table(
+        self, type_name: str, columns: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> pa.Table:
+        """A type's rows as Arrow; only the columns and rows asked for are read."""
+        return _read_all(self.reader(type_name, columns, filter))
+
+    def reader(
+        self, type_name: str, columns: Sequence[str] | None = None, filter: Filter | None = None
+    ) -> pa.RecordBatchReader:
+        """The same in a stream, for tables larger than memory."""
+        type = self.schema.type(type_name)
+        for column in columns or ():
+            if column not in type.arrow.names:
+                raise InputError(f"{type_name} has no column {column!r}; it has {', '.join(type.arrow.names)}")
+        try:
+            return self._open(type).scan(columns, filter)
+        except StorageError as error:
+            if filter is None:
+                raise
+            raise InputError(f"can't filter {type_name} by {str(filter)!r}: {error}") from error
+
+    def sql(self, query: str) -> pa.Table:
+        """Run one SELECT over the snapshot, every type a table of its name (DuckDB)."""
+        with duckdb.connect() as connection:
+            try:
+                statements = connection.extract_statements(query)
+                if [s.type for s in statements] != [duckdb.StatementType.SELECT]:
+                    raise InputError("a snapshot can only be read: give exactly one SELECT")
+                for name in self._types_in(connection.get_table_names(query)):
+                    connection.register(name, self._open(self.schema.type(name)).dataset)
+                connection.execute("set enable_external_access = false")
+                return connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise InputError(f"can't run the query: {error}") from error
+
+    def export(self, type_name: str | None = None) -> Iterator[bytes]:
+        """All records, or one type's, as lines of JSON that load back; nodes come before edges."""
+        types = [self.schema.type(type_name)] if type_name else list(self.schema)
+        for type in types:
+            yield from export_records(type, self._open(type).scan())
+
+    def _types_in(self, names: set[str]) -> Iterator[str]:
+        by_lower = {t.name.lower(): t.name for t in self.schema}
+        return (by_lower[name.lower()] for name in sorted(names) if name.lower() in by_lower)
+
+    def _open(self, type: ElementType) -> Table:
+        return self._cache.open(type.table_key, self._pins[type.table_key])
+
+
+def _read_all(reader: pa.RecordBatchReader) -> pa.Table:
+    try:
+        return reader.read_all()
+    except OSError as error:
+        raise StorageError(f"can't read the table: {str(error).splitlines()[0]}") from error

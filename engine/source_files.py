@@ -1,0 +1,131 @@
+"""Files that loads are read from: on a disk, or wherever fsspec reaches; and their lines, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlsplit
+
+from omniray.engine.errors import InputError, NotFound
+from omniray.engine.records import BLOCK_BYTES_TARGET, Progress
+
+LINE_BYTES_MAX = 32 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as its user named it. `size` is None for what has none, such as a pipe, which can be read only once."""
+
+    name: str
+    path: str
+    size: int | None
+    remote: bool = False
+
+    @property
+    def replayable(self) -> bool:
+        return self.size is not None
+
+    def open(self) -> BinaryIO:
+        try:
+            return _open_url(self.path) if self.remote else open(self.path, "rb")
+        except OSError as error:
+            raise unreadable(self.name, error) from error
+
+
+def find_file(name: str | os.PathLike[str]) -> SourceFile:
+    """Find a file and see that it can be read, so that a mistyped name is told before anything is loaded."""
+    text = os.fspath(name)
+    scheme = urlsplit(text).scheme if "://" in text else ""
+    if scheme not in ("", "file"):
+        return SourceFile(text, text, _size_of_url(text), remote=True)
+    path = Path(unquote(urlsplit(text).path)) if scheme else Path(text).expanduser()
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise InputError(f"{text} is a directory; name the files in it", source=text)
+        if stat.S_ISREG(found.st_mode):
+            path.open("rb").close()
+    except OSError as error:
+        raise unreadable(text, error) from error
+    return SourceFile(text, str(path), found.st_size if stat.S_ISREG(found.st_mode) else None)
+
+
+def unreadable(name: str, error: OSError) -> InputError:
+    """The error of a source file that the system refuses to read."""
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"no such file: {name}", source=name)
+    return InputError(f"can't read {name}: {error.strerror or error}", source=name)
+
+
+def _open_url(url: str) -> BinaryIO:
+    return cast(BinaryIO, _fsspec_open(url).open())
+
+
+def _size_of_url(url: str) -> int:
+    opened = _fsspec_open(url)
+    try:
+        return int(opened.fs.info(opened.path)["size"])
+    except OSError as error:
+        raise unreadable(url, error) from error
+    except Exception as error:  # every kind of store has errors of its own
+        raise InputError(f"can't read {url}: {error}", source=url) from error
+
+
+def _fsspec_open(url: str) -> Any:
+    try:
+        import fsspec
+
+        return fsspec.open(url, "rb")
+    except (ImportError, ValueError) as error:
+        hint = "copy the file to a disk, or install what reads it"
+        raise InputError(f"can't read {url}: {error}; {hint}", source=url) from error
+
+
+def read_lines(file: SourceFile, progress: Progress) -> Iterator[list[bytes]]:
+    """The lines of a file without their newlines, some megabytes at a time.
+
+    Of a line over `LINE_BYTES_MAX` only a beginning that is still over it is kept; the caller refuses it by its length.
+    """
+    with file.open() as stream:
+        pending: list[bytes] = []
+        size = 0
+        first = True
+        while chunk := _read(stream, file.name):
+            progress.bytes_done += len(chunk)
+            head, *others = (chunk.removeprefix(_BOM) if first else chunk).split(b"\n")
+            first = False
+            if size <= LINE_BYTES_MAX:
+                pending.append(head)
+                size += len(head)
+            if others:
+                yield [b"".join(pending), *others[:-1]]
+                pending, size = [others[-1]], len(others[-1])
+        if pending and size:
+            yield [b"".join(pending)]
+
+
+def _read(stream: BinaryIO, name: str) -> bytes:
+    try:
+        return stream.read(BLOCK_BYTES_TARGET)
+    except OSError as error:
+        raise unreadable(name, error) from error
+
+
+def too_long(line: bytes) -> str | None:
+    """The reason to refuse a line for its length, if there is one."""
+    return f"the line is longer than {LINE_BYTES_MAX >> 20} MiB" if len(line) > LINE_BYTES_MAX else None
+
+
+def not_utf8(line: bytes) -> str | None:
+    """The reason to refuse a line that is not UTF-8, if it isn't."""
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1} of the line"
+        return f"not UTF-8: {byte}; save the file as UTF-8"
+    return None

@@ -1,0 +1,188 @@
+"""Records as JSON and as dicts: one per line of a file, or straight from Python.
+
+A record says its type, `{"type": "Person", "data": {…}}` or `{"edge": "Knows", "from": "a", "to": "b", "data": {…}}`;
+where the caller names one type for all, a record is just the object of its properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from omniray.engine.records import (
+    BLOCK_BYTES_TARGET,
+    BLOCK_ROWS_MAX,
+    Block,
+    Progress,
+    RawBatch,
+    Rejection,
+    columns_of,
+    did_you_mean,
+    raw_from_dicts,
+)
+from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema
+from omniray.engine.source_files import SourceFile, not_utf8, read_lines, too_long
+
+_BLOCK_ROWS_MIN = 256
+_Numbered = list[tuple[int, Any]]
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True):
+    type: str | None = None
+    edge: str | None = None
+    from_: Any = msgspec.field(default=None, name="from")
+    to: Any = None
+    id: Any = None
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Unfit(Exception):
+    """A record that is not one, or is of no type; the text is the reason."""
+
+
+_READ_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _Unfit)
+
+
+@dataclass(slots=True)
+class _Typed:
+    """The records of one type within a block."""
+
+    type: ElementType
+    numbers: list[int] = field(default_factory=list)
+    records: list[_Record] = field(default_factory=list)
+
+    def batch(self, source: str) -> RawBatch:
+        names = {ID, *(p.name for p in self.type.properties)}
+        columns, unknown = columns_of([record.data for record in self.records], names)
+        outer = [record.id for record in self.records]
+        if ID not in columns:
+            columns[ID] = outer
+        elif any(id is not None for id in outer):
+            columns[ID] = [o if o is not None else i for o, i in zip(outer, columns[ID], strict=True)]
+            unknown |= {ID: [r.id is not None and ID in r.data for r in self.records]}
+        if isinstance(self.type, EdgeType):
+            columns |= {SRC: [record.from_ for record in self.records], DST: [record.to for record in self.records]}
+        return RawBatch(self.type, columns, pa.array(self.numbers, pa.int64()), source, unknown)
+
+
+def jsonl_blocks(file: SourceFile, schema: Schema, type: ElementType | None, progress: Progress) -> Iterator[Block]:
+    """The blocks of a file with one JSON object per line; blank lines are skipped."""
+    number = 1
+    read = msgspec.json.Decoder(_Record if type is None else dict[str, Any]).decode
+    if type is not None:
+        yield _nothing_of(type)
+    for lines in read_lines(file, progress):
+        for start in range(0, len(lines), BLOCK_ROWS_MAX):
+            part = lines[start : start + BLOCK_ROWS_MAX]
+            filled = [(n, line) for n, line in enumerate(part, number) if line and not line.isspace()]
+            yield _block(filled, read, schema, type, file.name)
+            number += len(part)
+
+
+def dict_blocks(rows: Iterable[Any], schema: Schema, type: ElementType | None, progress: Progress) -> Iterator[Block]:
+    """The blocks of dicts; with a type they are plain properties, without one they are records as in JSON."""
+    rows, number = iter(rows), 1
+    read = _as_record if type is None else _as_mapping
+    if type is not None:
+        yield _nothing_of(type)
+    for first in rows:
+        # Rows may be vectors of thousands of floats: the first one tells how many of them a block can bear.
+        count = max(_BLOCK_ROWS_MIN, min(BLOCK_ROWS_MAX, BLOCK_BYTES_TARGET // max(1, len(repr(first)))))
+        part = list(chain((first,), islice(rows, count - 1)))
+        yield _block(list(enumerate(part, number)), read, schema, type, "")
+        number += len(part)
+
+
+def _nothing_of(type: ElementType) -> Block:
+    """No rows, of a type nonetheless: a load that turns out empty still says what it is a load of."""
+    return Block((raw_from_dicts(type, []),))
+
+
+def _block(
+    given: _Numbered, read: Callable[[Any], Any], schema: Schema, type: ElementType | None, source: str
+) -> Block:
+    records, rejections = _read_all(given, read, source)
+    if type is not None:
+        batch = raw_from_dicts(type, [row for _, row in records], [number for number, _ in records], source)
+        return Block((batch,), tuple(rejections))
+    batches = _by_type(records, schema, source, rejections)
+    return Block(tuple(batches), tuple(rejections))
+
+
+def _read_all(given: _Numbered, read: Callable[[Any], Any], source: str) -> tuple[_Numbered, list[Rejection]]:
+    """Read every record, all in one go as long as none is at fault."""
+    numbers, items = [number for number, _ in given], [item for _, item in given]
+    try:
+        if not any(map(_overlong, items)):
+            return list(zip(numbers, map(read, items), strict=True)), []
+    except _READ_ERRORS:
+        pass
+    records, rejections = [], []
+    for number, item in given:
+        if reason := _fault(item, read):
+            rejections.append(Rejection(source, number, reason))
+        else:
+            records.append((number, read(item)))
+    return records, rejections
+
+
+def _overlong(item: Any) -> bool:
+    return isinstance(item, bytes) and too_long(item) is not None
+
+
+def _fault(item: Any, read: Callable[[Any], Any]) -> str | None:
+    """Why a line or a value from Python is no record, if it isn't."""
+    if isinstance(item, bytes) and (reason := too_long(item) or not_utf8(item)):
+        return reason
+    try:
+        read(item)
+    except RecursionError:
+        return "not a record: nested too deeply"
+    except _READ_ERRORS as error:
+        return f"not a record: {error}"
+    return None
+
+
+def _as_mapping(item: Any) -> Mapping[str, Any]:
+    if not isinstance(item, Mapping):
+        raise _Unfit(f"expected a dict, got {item.__class__.__name__}")
+    return item
+
+
+def _as_record(item: Any) -> _Record:
+    return msgspec.convert(_as_mapping(item), _Record)
+
+
+def _by_type(records: _Numbered, schema: Schema, source: str, rejections: list[Rejection]) -> Iterator[RawBatch]:
+    typed: dict[tuple[str | None, str | None], _Typed] = {}
+    for number, record in records:
+        name = (record.type, record.edge)
+        try:
+            if name not in typed:
+                typed[name] = _Typed(_type_of(record, schema))
+            if record.edge is None and (record.from_ is not None or record.to is not None):
+                raise _Unfit(f"a node has no ends: {record.type} is given 'from' or 'to'")
+        except _Unfit as unfit:
+            rejections.append(Rejection(source, number, str(unfit)))
+            continue
+        typed[name].numbers.append(number)
+        typed[name].records.append(record)
+    return (of_type.batch(source) for of_type in typed.values() if of_type.records)
+
+
+def _type_of(record: _Record, schema: Schema) -> ElementType:
+    if (record.type is None) == (record.edge is None):
+        raise _Unfit('not a record: expected either "type" or "edge" to name its type')
+    kind, name = ("node", record.type) if record.edge is None else ("edge", record.edge)
+    types: tuple[ElementType, ...] = schema.nodes if record.edge is None else schema.edges
+    found = next((t for t in types if t.name == name), None)
+    if found is None:
+        names = [t.name for t in types]
+        hint = did_you_mean(str(name), names)
+        raise _Unfit(f"no {kind} type {name!r}{hint}; the schema has {', '.join(names) or 'none'}")
+    return found

@@ -1,0 +1,182 @@
+"""Object storage as the line needs it: read, list in order, delete, and put-if-absent that is whole or not at all.
+
+Two stores: a directory and an S3 bucket. Paths are relative to the graph's root. Everything Lance does with its own
+files goes through Lance; this surface carries commit objects, manifests' final names and small files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from omniray.engine.errors import InputError, StorageError
+from omniray.engine.line import Answer
+
+TEMPORARY = ".tmp-"
+
+
+class ObjectStore(Protocol):
+    """A graph's root. Methods raise `StorageError` when the store fails, and never for a missing object."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def lance_options(self) -> dict[str, str] | None: ...
+
+    def get(self, path: str) -> bytes | None: ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object whose content may be replaced."""
+
+    def put_if_absent(self, path: str, data: bytes) -> Answer:
+        """Create an object, or say that it is there, or that the store gave no clear answer. Never raises for the latter."""
+
+    def copy_if_absent(self, source: str, target: str) -> Answer | None:
+        """Give an object's bytes a second name; None if the source is not there."""
+
+    def delete(self, path: str) -> None: ...
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete many objects in as few requests as the store allows."""
+
+    def names(self, folder: str) -> Iterator[str]:
+        """The names directly in a folder, in byte order; folders end in '/'."""
+
+    def first_name(self, folder: str) -> str | None:
+        """The first object name in a folder."""
+
+    def delete_tree(self) -> None:
+        """Delete everything below the root, and the root itself where that is a folder."""
+
+    def close(self) -> None: ...
+
+
+class DirectoryStore:
+    """A graph on a disk that every writer mounts."""
+
+    lance_options: dict[str, str] | None = None
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.uri = str(root)
+
+    def get(self, path: str) -> bytes | None:
+        try:
+            return (self.root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _disk_error(error, "read", self.root / path) from error
+
+    def put(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        try:
+            with self._whole_file(target, data) as temporary:
+                os.replace(temporary, target)
+        except OSError as error:
+            raise _disk_error(error, "write", target) from error
+
+    def put_if_absent(self, path: str, data: bytes) -> Answer:
+        target = self.root / path
+        try:
+            with self._whole_file(target, data) as temporary:
+                return _link(temporary, target)
+        except OSError as error:
+            raise _disk_error(error, "write", target) from error
+
+    def copy_if_absent(self, source: str, target: str) -> Answer | None:
+        try:
+            return _link(self.root / source, self.root / target)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _disk_error(error, "link", self.root / target) from error
+
+    def replace_unsynced(self, path: str, data: bytes) -> None:
+        """Write a file that may be lost with the machine's power: a hint."""
+        try:
+            with self._whole_file(self.root / path, data, sync=False) as temporary:
+                os.replace(temporary, self.root / path)
+        except OSError as error:
+            raise _disk_error(error, "write", self.root / path) from error
+
+    def delete(self, path: str) -> None:
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except OSError as error:
+            raise _disk_error(error, "delete", self.root / path) from error
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def names(self, folder: str) -> Iterator[str]:
+        try:
+            with os.scandir(self.root / folder) as entries:
+                found = [e.name + "/" if e.is_dir() else e.name for e in entries if not e.name.startswith(TEMPORARY)]
+        except FileNotFoundError:
+            return iter(())
+        except OSError as error:
+            raise _disk_error(error, "list", self.root / folder) from error
+        return iter(sorted(found))
+
+    def first_name(self, folder: str) -> str | None:
+        return next(self.names(folder), None)
+
+    def delete_tree(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    @contextlib.contextmanager
+    def _whole_file(self, target: Path, data: bytes, *, sync: bool = True) -> Iterator[Path]:
+        """A temporary file beside the target with all of the data in it, so that no reader ever sees half an object."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            yield Path(name)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+def _link(source: Path, target: Path) -> Answer:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return Answer.REFUSED
+    return Answer.CREATED
+
+
+def _disk_error(error: OSError, verb: str, path: Path) -> StorageError:
+    reason = error.strerror or str(error)
+    return StorageError(f"can't {verb} {path}: {reason}; check the path and its permissions", path=str(path))
+
+
+def open_store(uri: str, storage_options: Mapping[str, str] | None = None) -> ObjectStore:
+    """The store behind a URI: a path, `file://…`, or `s3://bucket/prefix`."""
+    parts = urlsplit(uri)
+    if parts.scheme == "s3":
+        from omniray.engine.store_s3 import S3Store  # s3fs takes a quarter of a second to import
+
+        return S3Store.open(uri, storage_options or {})
+    if parts.scheme == "file":
+        return DirectoryStore(Path(unquote(parts.path)).absolute())
+    if "://" in uri:
+        raise InputError(f"can't open {uri!r}: use a path, file://… or s3://bucket/prefix", uri=uri)
+    if not uri:
+        raise InputError("the graph's URI is empty: use a path, file://… or s3://bucket/prefix")
+    return DirectoryStore(Path(uri).absolute())

@@ -1,0 +1,343 @@
+"""The storage surface: every touch of a graph table's Lance dataset, and nothing that becomes visible by itself.
+
+Writers only stage. `stage_*` builds the Lance operation for a table's next version on the handle of its pin;
+`commit_staged` makes that version under a staging name that no reader looks at. It becomes part of the graph when an
+object of the line pins it, and visible to plain Lance when Phase D gives it its final name.
+
+Rules kept here (a test walks the source and fails if another module imports lance):
+- one namespace client per commit attempt: it notes what is created and answers nothing else, since a staging name
+  that is handed back to Lance is given its final name at once, over anybody's;
+- handle version, pin and read version are equal, and the result is exactly one more;
+- reads open by URI at a final version, or use the warm handle; after a lost race the handle is dropped;
+- a handle is never pickled: the copy would commit visibly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import lance
+import lance_namespace_urllib3_client.models as models
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.commit import CommitConflictError
+from lance.file import LanceFileReader
+from lance.fragment import FragmentMetadata, write_fragments
+from lance_namespace import LanceNamespace
+
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.schema import ID, ElementType
+from omniray.engine.store import ObjectStore
+
+ROWADDR = "_rowaddr"
+STORAGE_VERSION = "2.1"
+TAIL_ROWS_MAX = 1024
+TAIL_BYTES_MAX = 1 << 20
+_DELETE_CHUNK = 50_000
+
+
+class VersionTaken(Exception):
+    """The table did not come out at the version after its pin: somebody was faster, or wrote behind our back."""
+
+    def __init__(self, table_key: str, expected: int, found: int | None) -> None:
+        super().__init__(table_key, expected, found)
+        self.table_key, self.expected, self.found = table_key, expected, found
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows in new data files that no table refers to yet: they may be used by any later attempt."""
+
+    fragments: tuple[FragmentMetadata, ...]
+    rows: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(file.path for fragment in self.fragments for file in fragment.data_files())
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChange:
+    """A table's next version, ready to be committed: the Lance operation and what the tail holds after it."""
+
+    operation: lance.LanceOperation.BaseOperation
+    rows_after: int
+    tail: pa.Table | None = None
+    inline: StagedRows | None = None  # rows that this change staged itself, for this attempt only
+
+
+@dataclass(frozen=True, slots=True)
+class StagedVersion:
+    """A version that exists under a staging name only."""
+
+    table: Table
+    version: int
+    transaction: str
+    staging: str
+    rows: int
+    inline: StagedRows | None
+
+
+class Table:
+    """An open table at one version. The rows of its tail fragment are kept once they are known."""
+
+    def __init__(self, type: ElementType, dataset: lance.LanceDataset, transaction: str, rows: int) -> None:
+        self.type = type
+        self.dataset = dataset
+        self.transaction = transaction
+        self.rows = rows
+        self._tail: pa.Table | None = None
+
+    @property
+    def version(self) -> int:
+        return int(self.dataset.version)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
+
+    def scan(
+        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, *, addresses: bool = False
+    ) -> pa.RecordBatchReader:
+        """Rows in a stream, columns and filter pushed down; `addresses` adds `_rowaddr`."""
+        with _storage_errors(self.type):
+            scanner = self.dataset.scanner(
+                columns=None if columns is None else list(columns), filter=where, with_row_address=addresses
+            )
+            return scanner.to_reader()
+
+    def tail_fragment(self) -> lance.LanceFragment | None:
+        """The newest fragment, while it is small enough to be folded into the next one."""
+        fragments = self.dataset.get_fragments()
+        if not fragments or fragments[-1].physical_rows >= TAIL_ROWS_MAX:
+            return None
+        size = sum(file.file_size_bytes or 0 for file in fragments[-1].metadata.data_files())
+        return None if size >= TAIL_BYTES_MAX else fragments[-1]
+
+    def tail_rows(self, fragment: lance.LanceFragment) -> pa.Table:
+        if self._tail is None:
+            with _storage_errors(self.type):
+                self._tail = fragment.to_table()
+        return self._tail
+
+
+class _Attempt(LanceNamespace):
+    """One commit attempt on one table: notes the staged manifest, and answers nothing else."""
+
+    def __init__(self) -> None:
+        self.created: list[models.TableVersion] = []
+
+    def namespace_id(self) -> str:
+        return "omniray-attempt"
+
+    def create_table_version(self, request: Any) -> Any:
+        entry = models.TableVersion(
+            version=request["version"],
+            manifest_path=request["manifest_path"],
+            manifest_size=request.get("manifest_size"),
+            e_tag=request.get("e_tag"),
+        )
+        self.created.append(entry)
+        return models.CreateTableVersionResponse(version=entry)
+
+
+class TableStorage:
+    """The tables of one graph."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._session = lance.Session()
+
+    def uri(self, type: ElementType) -> str:
+        return f"{self._store.uri}/{type.path}"
+
+    def create(self, type: ElementType) -> Table:
+        """Give birth to an empty table."""
+        with _storage_errors(type):
+            dataset = lance.write_dataset(
+                type.arrow.empty_table(),
+                self.uri(type),
+                storage_options=self._store.lance_options,
+                data_storage_version=STORAGE_VERSION,
+                session=self._session,
+            )
+            return Table(type, dataset, dataset.read_transaction(dataset.version).uuid, 0)
+
+    def open(self, type: ElementType, version: int, transaction: str, rows: int) -> Table:
+        """Open a version that has its final name."""
+        with _storage_errors(type):
+            dataset = lance.dataset(
+                self.uri(type), version=version, storage_options=self._store.lance_options, session=self._session
+            )
+        return Table(type, dataset, transaction, rows)
+
+    # Staging
+
+    def stage_rows(self, table: Table, rows: pa.RecordBatchReader | pa.Table) -> StagedRows:
+        """Write rows to new data files, in a stream; nothing refers to them yet."""
+        with _storage_errors(table.type):
+            fragments = tuple(write_fragments(rows, table.dataset, data_storage_version=STORAGE_VERSION))
+        return StagedRows(fragments, sum(f.num_rows for f in fragments))
+
+    def read_staged(self, type: ElementType, staged: StagedRows) -> Iterator[pa.RecordBatch]:
+        """Staged rows in the order in which they were written."""
+        for file in staged.files:
+            with _storage_errors(type):
+                reader = LanceFileReader(f"{self.uri(type)}/data/{file}", storage_options=self._store.lance_options)
+                for batch in reader.read_all().to_batches():
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=type.arrow)
+
+    def forget_rows(self, type: ElementType, staged: StagedRows) -> None:
+        """Delete data files that were staged and never used; what can't be deleted now is left to the sweep."""
+        for file in staged.files:
+            with contextlib.suppress(StorageError):
+                self._store.delete(f"{type.path}/data/{file}")
+
+    def stage_append(self, table: Table, rows: pa.Table | StagedRows) -> StagedChange:
+        return self.stage_merge(table, rows, NOTHING_REPLACED)
+
+    def stage_delete(self, table: Table, replaced: pa.Table) -> StagedChange:
+        """Remove the rows at `replaced` (`id`, `_rowaddr`)."""
+        updated, removed = self._delete(table, replaced)
+        operation = lance.LanceOperation.Update(
+            removed_fragment_ids=removed, updated_fragments=updated, new_fragments=[], fields_modified=[]
+        )
+        return StagedChange(operation, table.rows - replaced.num_rows)
+
+    def stage_overwrite(self, table: Table, rows: pa.Table | StagedRows) -> StagedChange:
+        """Replace all rows; with none, the table is empty afterwards."""
+        if isinstance(rows, StagedRows):
+            return StagedChange(_overwrite(table.type, rows), rows.rows)
+        staged = self._stage_inline(table, rows)
+        return StagedChange(_overwrite(table.type, staged), staged.rows, _as_tail(rows), staged)
+
+    def stage_merge(self, table: Table, rows: pa.Table | StagedRows, replaced: pa.Table) -> StagedChange:
+        """Add rows and remove those they replace, as one version; a small tail is folded into the new fragment."""
+        after = table.rows - replaced.num_rows
+        if isinstance(rows, StagedRows):
+            updated, removed = self._delete(table, replaced)
+            return StagedChange(_update(updated, removed, rows), after + rows.rows)
+        tail = table.tail_fragment() if rows.nbytes < TAIL_BYTES_MAX else None
+        if tail is None:
+            updated, removed = self._delete(table, replaced)
+            staged = self._stage_inline(table, rows)
+            return StagedChange(_update(updated, removed, staged), after + rows.num_rows, _as_tail(rows), staged)
+        fragment_of = pc.shift_right(replaced[ROWADDR], pa.scalar(32, pa.uint64()))
+        in_tail = pc.equal(fragment_of, pa.scalar(tail.fragment_id, pa.uint64()))
+        kept = _without_ids(table.tail_rows(tail), replaced.filter(in_tail)[ID])
+        updated, removed = self._delete(table, replaced.filter(pc.invert(in_tail)))
+        together = pa.concat_tables([kept, rows]).combine_chunks()
+        staged = self._stage_inline(table, together)
+        operation = _update(updated, [*removed, tail.fragment_id], staged)
+        return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged)
+
+    def _stage_inline(self, table: Table, rows: pa.Table) -> StagedRows:
+        return self.stage_rows(table, rows) if rows.num_rows else StagedRows((), 0)
+
+    def _delete(self, table: Table, replaced: pa.Table) -> tuple[list[FragmentMetadata], list[int]]:
+        """Deletion vectors for the rows at these addresses, and the fragments that are gone as a whole."""
+        updated: list[FragmentMetadata] = []
+        removed: list[int] = []
+        addresses = np.sort(replaced[ROWADDR].to_numpy()) if replaced.num_rows else np.array([], dtype=np.uint64)
+        for fragment_id in np.unique(addresses >> np.uint64(32)):
+            own = addresses[addresses >> np.uint64(32) == fragment_id]
+            metadata = self._delete_in_fragment(table, int(fragment_id), own)
+            if metadata is None:
+                removed.append(int(fragment_id))
+            else:
+                updated.append(metadata)
+        return updated, removed
+
+    def _delete_in_fragment(self, table: Table, fragment_id: int, addresses: np.ndarray[Any, Any]) -> FragmentMetadata | None:
+        fragment = table.dataset.get_fragment(fragment_id)
+        with _storage_errors(table.type):
+            if len(addresses) == fragment.count_rows():
+                return None
+            if len(addresses) <= _DELETE_CHUNK:
+                return fragment.delete(f"{ROWADDR} in ({','.join(map(str, addresses))})")
+            # Addresses are numbers of ours, so text is safe; ranges keep it short where many rows go at once.
+            return fragment.delete(" or ".join(_ranges(addresses)))
+
+    # Committing
+
+    def commit_staged(self, table: Table, change: StagedChange, transaction: str) -> StagedVersion:
+        """Phase B for one table: a real Lance commit whose manifest stays under a staging name."""
+        attempt = _Attempt()
+        expected = table.version + 1
+        with _storage_errors(table.type):
+            try:
+                dataset = lance.LanceDataset.commit(
+                    table.dataset,
+                    lance.Transaction(table.version, change.operation, transaction),
+                    max_retries=0,
+                    namespace_client=attempt,
+                    table_id=[table.type.table_key],
+                    namespace_client_managed_versioning=True,
+                )
+            except CommitConflictError as error:
+                raise VersionTaken(table.type.table_key, expected, None) from error
+        entry = attempt.created[-1]
+        if not entry.version == dataset.version == expected:
+            self._store.delete(self._staging_path(table.type, entry.manifest_path))
+            raise VersionTaken(table.type.table_key, expected, dataset.version)
+        after = Table(table.type, dataset, transaction, change.rows_after)
+        after._tail = change.tail
+        staging = self._staging_path(table.type, entry.manifest_path)
+        return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline)
+
+    def discard(self, lost: StagedVersion) -> None:
+        """Delete what an attempt that is known to be lost has staged for itself; the rest is left to the sweep."""
+        with contextlib.suppress(StorageError):
+            self._store.delete(lost.staging)
+        if lost.inline is not None:
+            self.forget_rows(lost.table.type, lost.inline)
+
+    def _staging_path(self, type: ElementType, manifest_path: str) -> str:
+        return f"{type.path}/_versions/{manifest_path.rsplit('/', 1)[-1]}"
+
+
+NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
+
+
+def _overwrite(type: ElementType, added: StagedRows) -> lance.LanceOperation.BaseOperation:
+    return lance.LanceOperation.Overwrite(type.arrow, list(added.fragments))
+
+
+def _update(updated: list[FragmentMetadata], removed: list[int], added: StagedRows) -> lance.LanceOperation.BaseOperation:
+    if not updated and not removed:
+        return lance.LanceOperation.Append(list(added.fragments))
+    return lance.LanceOperation.Update(
+        removed_fragment_ids=removed,
+        updated_fragments=updated,
+        new_fragments=list(added.fragments),
+        fields_modified=[],
+    )
+
+
+def _as_tail(rows: pa.Table) -> pa.Table | None:
+    return rows if rows.num_rows < TAIL_ROWS_MAX else None
+
+
+def _without_ids(rows: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
+    return rows if len(ids) == 0 else rows.filter(pc.invert(pc.is_in(rows[ID], value_set=ids.combine_chunks())))
+
+
+def _ranges(addresses: np.ndarray[Any, Any]) -> Iterator[str]:
+    """Sorted addresses as `between` ranges of neighbours."""
+    breaks = np.flatnonzero(np.diff(addresses) != 1) + 1
+    for run in np.split(addresses, breaks):
+        yield f"{ROWADDR} between {run[0]} and {run[-1]}"
+
+
+@contextlib.contextmanager
+def _storage_errors(type: ElementType) -> Iterator[None]:
+    """Lance's own errors, which say little by their class, as ours; nothing was committed when one is raised."""
+    try:
+        yield
+    except (OmnirayError, VersionTaken, CommitConflictError):
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"{type.table_key}: {str(error).splitlines()[0]}", table_key=type.table_key) from error

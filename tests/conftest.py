@@ -1,0 +1,54 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.stores import Root, moto_server, new_bucket
+
+# A deadline would assert on the wall clock of a shared machine.
+settings.register_profile("omniray", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("omniray")
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests see only the credentials that they set, and never ask a cloud's metadata service for some."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """A moto server; each xdist worker has its own."""
+    with moto_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(s3_endpoint: str) -> Root:
+    """An empty bucket on a real S3 server."""
+    return new_bucket(s3_endpoint)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Root:
+    """An empty folder."""
+    folder = tmp_path / "root"
+    folder.mkdir()
+    return Root(str(folder), {})
+
+
+@pytest.fixture(params=["disk", "s3"])
+def any_root(request: pytest.FixtureRequest) -> Root:
+    """The same test on a disk and on S3."""
+    root: Root = request.getfixturevalue(request.param)
+    return root

@@ -1,0 +1,1 @@
+"""Stateless work that other processes do in parallel for the engine; empty until there is some."""
