@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -34,11 +34,11 @@ NOBODY_ADOPTED = pa.table({"row": NO_ROWS, ID: pa.array([], pa.string())})
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every rule works with. `places` has the words for each source that go before a record's number."""
+    """What every rule works with. `places` gives the words for each source that go before a record's number."""
 
     sets: Sets
     pinned: Pinned
-    places: Relation
+    places: Callable[[], pa.Table]
     only_first: bool
 
     def violations(self, sql: str, **relations: Relation) -> pa.Table:
@@ -55,11 +55,11 @@ class Bench:
 
 def one_per_row(*found: pa.Table) -> pa.Table:
     """The violations in the order of their rows; a row found by several rules is blamed by the first of them."""
-    tables = [NO_VIOLATIONS]
-    for table in found:
-        known = pa.chunked_array([chunk for t in tables for chunk in t["row"].chunks], pa.int64())
-        tables.append(table.filter(pc.invert(pc.is_in(table["row"], value_set=known))))
-    return pa.concat_tables(tables).sort_by("row")
+    blamed = NO_VIOLATIONS
+    for table in (table for table in found if table.num_rows):
+        new = table.filter(pc.invert(pc.is_in(table["row"], value_set=blamed["row"])))
+        blamed = pa.concat_tables([blamed, new])
+    return blamed.sort_by("row") if blamed.num_rows else blamed
 
 
 class Case:
@@ -79,6 +79,8 @@ class Case:
         self.adopted = NOBODY_ADOPTED
         self._bench = bench
         self._meeting: dict[tuple[str, ...], Relation] = {}
+        self._displaced_columns = (ID, SRC) if self.is_counted else (ID,)
+        self._nothing = bench.pinned.nothing(type, self._displaced_columns)
         self.displaced = self._nothing
 
     @property
@@ -105,7 +107,8 @@ class Case:
         if self.mode is Mode.MERGE:
             kept, adopted = self._adopt(kept)
             self.superseded = self._find_superseded(kept)
-            self.adopted = adopted.filter(pc.invert(pc.is_in(adopted["row"], value_set=self.superseded)))
+            lands = pc.invert(pc.is_in(adopted["row"], value_set=self.superseded))
+            self.adopted = adopted.filter(lands) if adopted.num_rows else adopted
         self.live = self._without(kept, self.superseded)
         self.displaced = self._find_displaced()
 
@@ -124,7 +127,8 @@ class Case:
         return self._meet(self.written, tuple(sorted(properties)), columns)
 
     def verdict(self, pinned_rows: int) -> TableVerdict:
-        dropped = pc.array_sort_indices(rows := pa.concat_arrays([self.superseded, self.rejected]))
+        fallen = pa.concat_arrays([self.superseded, self.rejected])
+        dropped = fallen.sort() if len(fallen) else fallen
         replaced = self._arrow(self.displaced).select([ID, ROWADDR])
         match self.mode:
             case Mode.OVERWRITE:
@@ -133,7 +137,7 @@ class Case:
                 counts = Counts(deleted=replaced.num_rows)
             case _:
                 counts = Counts(inserted=self.live.rows - replaced.num_rows, replaced=replaced.num_rows)
-        return TableVerdict(rows.take(dropped), replaced, self.adopted, counts)
+        return TableVerdict(dropped, replaced, self.adopted, counts)
 
     def _meet(self, keys: Relation, on: tuple[str, ...], columns: tuple[str, ...]) -> Relation:
         if on not in self._meeting:
@@ -197,11 +201,3 @@ class Case:
 
     def _arrow(self, relation: Relation) -> pa.Table:
         return relation.arrow if relation.arrow is not None else self._bench.sets.query("from {r}", r=relation)
-
-    @property
-    def _displaced_columns(self) -> tuple[str, ...]:
-        return (ID, SRC) if self.is_counted else (ID,)
-
-    @property
-    def _nothing(self) -> Relation:
-        return self._bench.pinned.nothing(self.type, self._displaced_columns)

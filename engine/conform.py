@@ -54,12 +54,17 @@ class _Findings:
 
 
 def conform_block(block: Block) -> tuple[list[ConformedBatch], list[Rejection]]:
-    """Conform a block's batches; what was refused, by the source or here, comes in the order of the records."""
+    """Conform a block's batches; what was refused, by the source or here, comes in the order of the records.
+
+    A batch of which nothing is left is left out: rows that were all bad must not pass for a load of no rows, which
+    empties a table when it overwrites.
+    """
     conformed, rejections = [], list(block.rejections)
     for raw in block.batches:
         batch, refused = conform(raw)
-        conformed.append(batch)
         rejections += refused
+        if len(batch.rows) or not refused:
+            conformed.append(batch)
     return conformed, sorted(rejections, key=lambda rejection: rejection.record)
 
 
@@ -126,13 +131,12 @@ def _check_constraints(raw: RawBatch, columns: dict[str, pa.Array], found: _Find
 
 
 def _check_range(values: pa.Array, where: str, low: float | None, high: float | None, found: _Findings) -> None:
+    """Refuse what is not within the bounds; asked that way round, NaN is outside, as no comparison holds for it."""
     inside = pc.is_valid(values)
     if low is not None:
         inside = pc.and_(inside, _compared(pc.greater_equal, values, low))
     if high is not None:
         inside = pc.and_(inside, _compared(pc.less_equal, values, high))
-    if pa.types.is_floating(values.type):
-        inside = pc.and_not(inside, pc.is_nan(values))
     bounds = f"{'' if low is None else low}..{'' if high is None else high}"
     outside = mask_of(pc.and_not(pc.is_valid(values), inside))
     found.add(outside, lambda row: f"@range violation on {where}: {_at(values, row)} is outside {bounds}")
@@ -213,7 +217,8 @@ def _given(column: pa.Array | Sequence[Any], row: int) -> Any:
     try:
         return value.as_py()
     except (ValueError, OverflowError):  # Python has no text that is not Unicode, and no year 10000
-        return value.as_buffer().to_pybytes() if isinstance(value, pa.StringScalar) else getattr(value, "value", value.type)
+        is_text = isinstance(value, pa.StringScalar)
+        return value.as_buffer().to_pybytes() if is_text else getattr(value, "value", value.type)
 
 
 def _expected(type: PropertyType) -> str:

@@ -45,8 +45,7 @@ def judge(
     tables: dict[str, TableVerdict] = {}
     rejected = [VIOLATIONS.empty_table()]
     with Sets(log.connect) as sets:
-        places = Relation.of(log.places())
-        bench = Bench(sets, Pinned(state, sets, lookup_keys_max), places, only_first=not reject)
+        bench = Bench(sets, Pinned(state, sets, lookup_keys_max), log.places, only_first=not reject)
         cases = _Cases(bench, log, schema, written)
         for type in cases.concerned():
             fallen, refusal = _judge_table(bench, type, cases, reject=reject)

@@ -74,7 +74,9 @@ class ParseError(InputError):
 
     kind = "parse"
 
-    def __init__(self, message: str, *, line: int, column: int, source_line: str, expected: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, line: int, column: int, source_line: str, expected: tuple[str, ...] = ()
+    ) -> None:
         text = f"line {line}, column {column}: {message}"
         if source_line:
             text += f"\n    {source_line}\n    {' ' * (column - 1)}^"
@@ -127,7 +129,7 @@ class Conflict(OmnirayError):
     """The state of the graph stands against the write; nothing was written."""
 
     kind = "conflict"
-    retry = "after_refresh"
+    retry: ClassVar[Retry] = "after_refresh"
     exit_code = 4
 
 
@@ -167,7 +169,7 @@ class StorageError(OmnirayError):
     """The store failed or refused, and nothing was written."""
 
     kind = "storage"
-    retry = "safe"
+    retry: ClassVar[Retry] = "safe"
     exit_code = 5
 
 

@@ -8,18 +8,23 @@ number of them at once: a final name is a put-if-absent of the same bytes, and t
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from omniray.engine import archive
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
 from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.manifest import Manifest
 from omniray.engine.store import ObjectStore
 
+log = logging.getLogger("omniray")
+
 FOLD_OBJECTS = 64
+NAMING_THREADS = 8
 IDLE_S = 0.2
 UNCLEAR_TRIES_MAX = 8
 WAIT_FOR_FINAL_S = 5.0
@@ -65,7 +70,9 @@ def give_final_name(store: ObjectStore, table_key: str, pin: Pin) -> None:
     raise StorageError(f"{table_key}: no clear answer to putting {final}; try again", table_key=table_key)
 
 
-def wait_for_final_name(store: ObjectStore, table_key: str, pin: Pin, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def wait_for_final_name(
+    store: ObjectStore, table_key: str, pin: Pin, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """For readers that may not write: wait a little for a writer's Phase D, then say who has to heal it."""
     if pin.staging is None:
         return
@@ -82,19 +89,22 @@ def wait_for_final_name(store: ObjectStore, table_key: str, pin: Pin, *, sleep: 
 
 
 class Finaliser:
-    """Finishes Phase D of a branch, in a thread of its own; `flush` waits until it is through with what it was told."""
+    """Finishes Phase D of a branch, in a thread of its own; `flush` waits until it is through with what it was told.
+
+    Final names are given at once. The fold waits until many objects have gathered, or nothing new comes, or somebody
+    flushes: so its cost is shared by many commits, and a busy writer is not slowed down by it.
+    """
 
     def __init__(self, store: ObjectStore, log: CommitLog, manifest: Manifest) -> None:
         self._store, self._log, self._manifest = store, log, manifest
-        self._pool = ThreadPoolExecutor(8, thread_name_prefix="omniray-final")
+        self._pool = ThreadPoolExecutor(NAMING_THREADS, thread_name_prefix="omniray-final")
         self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
         self._target: CommitObject | None = None  # the newest object known to be in the line
         self._named_through = 0
         self._finalised_through = 0
-        self._flushing = False
-        self._closing = False
+        self._flushing = self._closing = False
         self._error: OmnirayError | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def finalised_through(self) -> int:
@@ -102,10 +112,10 @@ class Finaliser:
         return self._finalised_through
 
     def notice(self, landed: CommitObject) -> None:
-        """An object is known to be in the line: finish it, in the background."""
+        """An object is known to be in the line: finish it, and everything before it, in the background."""
         with self._wake:
-            if self._target is None or landed.seq > self._target.seq:
-                self._target = landed
+            self._target = landed
+            self._error = None
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="omniray-phase-d", daemon=True)
                 self._thread.start()
@@ -117,13 +127,13 @@ class Finaliser:
             self._error = None
             self._flushing = True
             self._wake.notify_all()
-            self._wake.wait_for(lambda: self._error is not None or self._done())
+            self._wake.wait_for(lambda: self._error is not None or self._is_done())
             self._flushing = False
             if self._error is not None:
                 raise self._error
 
     def close(self) -> None:
-        """Flush, then end the thread; the thread ends even if the flush fails."""
+        """Flush, then end the thread; it ends even if the flush fails."""
         try:
             self.flush()
         finally:
@@ -134,56 +144,67 @@ class Finaliser:
                 self._thread.join()
             self._pool.shutdown()
 
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         return self._target is None or self._finalised_through >= self._target.seq
 
+    # In the thread
+
     def _work(self) -> None:
-        while True:
-            with self._wake:
-                fresh = self._wake.wait_for(self._has_work, timeout=IDLE_S)
-                if self._closing:
-                    return
-                target, fold = self._target, self._flushing or not fresh or self._backlog() >= FOLD_OBJECTS
-                if target is None or self._done() or self._error is not None and not self._flushing:
-                    if not fresh:
-                        self._wake.wait_for(lambda: self._has_work() or self._closing)
-                    continue
+        while (job := self._next_job()) is not None:
+            target, fold = job
             try:
                 self._finish(target, fold=fold)
             except OmnirayError as error:
+                log.warning("event=phase_d_failed seq=%d kind=%s error=%s", target.seq, error.kind, error)
                 with self._wake:
-                    self._error = error
+                    self._error = error  # until somebody commits or flushes again
             with self._wake:
                 self._wake.notify_all()
 
-    def _has_work(self) -> bool:
-        if self._closing or self._flushing:
-            return True
-        return self._error is None and self._target is not None and self._named_through < self._target.seq
+    def _next_job(self) -> tuple[CommitObject, bool] | None:
+        """What to finish next, and whether to fold; None when it is time to end."""
+        with self._wake:
+            while not self._closing:
+                if self._target is not None and self._error is None and not self._is_done():
+                    backlog = self._target.seq - self._finalised_through
+                    if self._flushing or backlog >= FOLD_OBJECTS:
+                        return self._target, True
+                    if self._named_through < self._target.seq:
+                        return self._target, False
+                    if not self._wake.wait_for(self._is_stirred, timeout=IDLE_S):
+                        return self._target, True
+                else:
+                    self._wake.wait()
+            return None
 
-    def _backlog(self) -> int:
-        return 0 if self._target is None else self._target.seq - self._finalised_through
+    def _is_stirred(self) -> bool:
+        return self._closing or self._flushing or (self._target is not None and self._named_through < self._target.seq)
 
     def _finish(self, target: CommitObject, *, fold: bool) -> None:
-        """Give final names up to `target`, in order; then, if asked, fold and delete the staging names."""
+        """Give final names up to `target`, in the order of the line; then, if asked, fold and tidy up."""
         done = max(target.finalised_through, self._finalised_through)
         pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
         for obj in pending:
             if obj.seq > self._named_through:
-                self.name_pins(obj.introduced().items())
+                self._name(obj)
                 self._named_through = obj.seq
-        self._named_through = max(self._named_through, done)
-        if fold and pending:
+        if fold:
             self._manifest.fold(pending)
             self._finalised_through = target.seq
-            with contextlib.suppress(StorageError):  # an undeleted staging name is harmless: the sweep takes it
-                staged = [pin.staging for obj in pending for pin in obj.introduced().values() if pin.staging]
-                self._store.delete_all(staged)
-        elif not pending:
-            self._finalised_through = max(self._finalised_through, done)
+            with contextlib.suppress(StorageError):  # what is left behind is harmless, and taken by the next one
+                self._tidy(pending)
 
-    def name_pins(self, pins: Iterable[tuple[str, Pin]]) -> None:
-        """Give pins their final names, tables in parallel."""
-        futures = [self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins]
-        for future in futures:
+    def _name(self, obj: CommitObject) -> None:
+        """Give the versions that an object brought in their final names, tables in parallel."""
+        pins = obj.introduced().items()
+        for future in [self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins]:
             future.result()
+
+    def _tidy(self, folded: Sequence[CommitObject]) -> None:
+        """Delete staging names that have become final, and move old versions out of the way."""
+        staged = [pin.staging for obj in folded for pin in obj.introduced().values() if pin.staging]
+        self._store.delete_all(staged)
+        due = {pin.staging for obj in folded for pin in obj.introduced().values() if archive.is_due(pin.version)}
+        for table_path in {staging.partition("/_versions/")[0] for staging in due if staging}:
+            archive.archive(self._store, table_path)
+        self._manifest.discard_old_versions()

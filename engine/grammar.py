@@ -25,6 +25,7 @@ from omniray.engine.errors import ParseError
 TEXT_BYTES_MAX = 1 << 20
 SOURCE_LINE_MAX = 400
 EXPECTED_MAX = 6
+OPTIONS_MAX = 12
 # The widest integers that a property can hold: I64 below, U64 above.
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 INTEGER_DIGITS_MAX = 40
@@ -44,13 +45,14 @@ def is_unicode(text: str) -> bool:
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest one, or all that there are."""
+    """The end of a sentence about an unknown name: the nearest one, or the first of those that there are."""
     known = list(options)
     folded = {option.lower(): option for option in known}
     near = difflib.get_close_matches(name.lower(), folded, n=1)
     if near:
         return f"did you mean {folded[near[0]]!r}?"
-    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}"
+    more = ", …" if len(known) > OPTIONS_MAX else ""
+    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(known[:OPTIONS_MAX]) or 'none'}{more}"
 
 
 @dataclass(frozen=True, slots=True)

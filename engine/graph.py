@@ -29,9 +29,7 @@ from omniray.engine.writer import EmbeddedWriter
 LINEAGE_READS_MAX = 8
 
 
-def init(
-    uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | None = None, actor: str = ""
-) -> Graph:
+def init(uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | None = None, actor: str = "") -> Graph:
     """Create a graph where nothing is yet and open it. `schema` is `.pg` text, or the path of a file with it."""
     text = schema.read_text() if isinstance(schema, Path) else schema
     store = open_store(uri, storage_options)
@@ -71,7 +69,9 @@ class Graph:
     def __enter__(self) -> Graph:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:
@@ -141,7 +141,13 @@ class Graph:
         """Run one query of a `.gq` text as one atomic commit; `name` chooses it where the text has several."""
         self._writable(branch)
         intent = MutationIntent.of(
-            text, params or {}, self._schema, Author(actor, tenant), expected_versions or {}, name=name, now=datetime.now(UTC)
+            text,
+            params or {},
+            self._schema,
+            Author(actor, tenant),
+            expected_versions or {},
+            name=name,
+            now=datetime.now(UTC),
         )
         return self._writer.commit(intent)
 
@@ -259,5 +265,3 @@ def _as_time(at: str | datetime) -> datetime:
     except ValueError as error:
         raise InputError(f"{at!r} is neither a commit id nor a time; write a time as 2026-01-31T12:00:00Z") from error
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-

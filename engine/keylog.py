@@ -60,11 +60,10 @@ class TableLog:
 
     def add(self, rows: pa.RecordBatch | pa.Table, records: pa.Int64Array, source: int) -> int:
         """Take the keys of the rows; returns the bytes they hold in memory."""
-        positions = np.arange(self.rows, self.rows + rows.num_rows)
         columns = {
-            "row": pa.array(positions, pa.int64()),
+            "row": pa.array(np.arange(self.rows, self.rows + rows.num_rows, dtype=np.int64)),
             "record": records,
-            "source": pa.array(np.full(rows.num_rows, source, np.int32)),
+            "source": pa.repeat(pa.scalar(source, pa.int32()), rows.num_rows),
             **{name: rows.column(column) for column, name in self.columns.items()},
         }
         chunk = pa.table(columns)

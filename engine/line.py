@@ -113,7 +113,9 @@ def check_format(found: int, *, where: str) -> None:
         )  # fmt: skip
     if found > FORMAT:
         raise FormatMismatch(
-            f"{where} has format {found}, this omniray serves only {FORMAT}: upgrade omniray", found=found, served=FORMAT
+            f"{where} has format {found}, this omniray serves only {FORMAT}: upgrade omniray",
+            found=found,
+            served=FORMAT,
         )
 
 
@@ -248,7 +250,9 @@ def reaches(chain: tuple[CommitObject, ...], folded_through: int) -> bool:
 Standing = Literal["explained", "drift"]
 
 
-def explain_version(found: int, expected: int, newest: CommitObject, table_key: str, judged_on: CommitObject) -> Standing:
+def explain_version(
+    found: int, expected: int, newest: CommitObject, table_key: str, judged_on: CommitObject
+) -> Standing:
     """Say whether a table version that came out other than expected is explained by the line.
 
     HEAD is read before the line, so if the newest object pins a version of the table that our base did not, somebody

@@ -92,7 +92,9 @@ class LoadIntent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._log.close()
         for sink in self._sinks.values():
             sink.close(used=self._landed)

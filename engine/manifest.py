@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
+from omniray.engine import archive
 from omniray.engine.errors import InvariantViolation, StorageError
 from omniray.engine.line import FORMAT, Commit, CommitObject, Pin, check_format
 from omniray.engine.schema import Schema
@@ -63,6 +64,16 @@ class LineageEntry:
     op_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The last two fragments of the manifest at one version: the lineage tail, if it is not full, and the head."""
+
+    dataset: lance.LanceDataset
+    folded_through: int
+    head_commit_id: str
+    tail: pa.Table | None
+
+
 class Manifest:
     """The folded part of one branch's line."""
 
@@ -70,18 +81,20 @@ class Manifest:
         self._store = store
         self._uri = f"{store.uri}/{PATH}"
         self._branch = branch
+        self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
 
     @classmethod
     def create(cls, store: ObjectStore, branch: str, schema: Schema, birth: CommitObject) -> Manifest:
         """Give birth to the manifest with the registrations and the first object already folded in."""
         manifest = cls(store, branch)
         registrations = [
-            _row(f"table:{t.table_key}", "table", birth.seq, table_key=t.table_key, metadata={"location": t.path}) for t in schema
+            _row(f"table:{t.table_key}", "table", birth.seq, table_key=t.table_key, metadata={"location": t.path})
+            for t in schema
         ]
         rows = registrations + _rows_of(birth, parent="")
         try:
             empty = lance.write_dataset(SCHEMA.empty_table(), manifest._uri, storage_options=store.lance_options)
-            manifest._swap(empty, [], rows, birth)
+            manifest._swap(_End(empty, 0, "", None), rows, birth)
         except OSError as error:
             raise StorageError(f"can't create {manifest._uri}: {str(error).splitlines()[0]}") from error
         return manifest
@@ -89,28 +102,32 @@ class Manifest:
     def fold(self, objects: Sequence[CommitObject]) -> int:
         """Fold objects (oldest first) that are not folded yet; says up to which number the line is folded then."""
         for _ in range(FOLD_ATTEMPTS_MAX):
-            dataset = self._open()
-            fragments = dataset.get_fragments()
-            head = _head_of(fragments[-1].to_table(), self._branch)
-            folded, parent = head["seq"], json.loads(head["metadata"])["commit_id"]
-            new = [obj for obj in objects if obj.seq > folded]
+            end = self._warm or self._read_end()
+            new = [obj for obj in objects if obj.seq > end.folded_through]
             if not new:
-                return int(folded)
-            if new[0].seq != folded + 1:
-                raise InvariantViolation(f"can't fold object {new[0].seq}: __manifest is folded through {folded}", seq=folded)
+                return end.folded_through
+            if new[0].seq != end.folded_through + 1:
+                if self._warm is None:
+                    raise InvariantViolation(
+                        f"can't fold object {new[0].seq}: __manifest is folded through {end.folded_through}"
+                    )
+                self._warm = None  # what we remember is old
+                continue
             rows: list[dict[str, Any]] = []
+            parent = end.head_commit_id
             for obj in new:
                 rows += _rows_of(obj, parent=parent)
                 parent = obj.head
             try:
-                self._swap(dataset, fragments, rows, new[-1])
+                self._warm = self._swap(end, rows, new[-1])
             except CommitConflictError:
-                continue  # another process folded first: begin again from its head
+                self._warm = None  # another process folded first: begin again from its head
+                continue
             return new[-1].seq
         raise StorageError(f"can't fold into {self._uri}: lost {FOLD_ATTEMPTS_MAX} races in a row; try again")
 
     def folded_through(self) -> int:
-        return int(_head_of(self._open().get_fragments()[-1].to_table(), self._branch)["seq"])
+        return self._read_end().folded_through
 
     def commits(self, limit: int | None = None) -> Iterator[LineageEntry]:
         """The folded lineage, newest first; reads only as many fragments as it needs."""
@@ -139,7 +156,8 @@ class Manifest:
         """The version of every table as of a number of the line: for each the newest at or below it."""
         dataset = self._open()
         versions = dataset.to_table(
-            columns=["table_key", "table_version"], filter=_is("table_version") & (pc.field("seq") <= pa.scalar(seq, pa.int64()))
+            columns=["table_key", "table_version"],
+            filter=_is("table_version") & (pc.field("seq") <= pa.scalar(seq, pa.int64())),
         )
         newest = versions.group_by("table_key").aggregate([("table_version", "max")]).to_pylist()
         ids = [_version_id(row["table_key"], row["table_version_max"]) for row in newest]
@@ -154,6 +172,11 @@ class Manifest:
             for row in rows
         }
 
+    def discard_old_versions(self) -> None:
+        """Delete old versions of the manifest itself, now and then: nobody travels back in it."""
+        if self._warm is not None and archive.is_due(self._warm.dataset.version):
+            archive.discard(self._store, PATH)
+
     def _open(self) -> lance.LanceDataset:
         try:
             dataset = lance.dataset(self._uri, storage_options=self._store.lance_options)
@@ -162,22 +185,30 @@ class Manifest:
         check_format(int((dataset.schema.metadata or {}).get(STAMP, b"0")), where=self._uri)
         return dataset
 
-    def _swap(
-        self, dataset: lance.LanceDataset, fragments: list[Any], rows: list[dict[str, Any]], newest: CommitObject
-    ) -> None:
-        removed = [f.fragment_id for f in fragments[-1:]]
+    def _read_end(self) -> _End:
+        dataset = self._open()
+        fragments = dataset.get_fragments()
+        head = _head_of(fragments[-1].to_table(), self._branch)
+        tail = fragments[-2] if len(fragments) > 1 and fragments[-2].physical_rows < TAIL_ROWS_MAX else None
+        return _End(dataset, head["seq"], json.loads(head["metadata"])["commit_id"], tail and tail.to_table())
+
+    def _swap(self, end: _End, rows: list[dict[str, Any]], newest: CommitObject) -> _End:
+        """Put the new head in the place of the one that was read; raises CommitConflictError if that is gone."""
+        dataset = end.dataset
+        replaced = 0 if end.folded_through == 0 else 1 if end.tail is None else 2
+        removed = [f.fragment_id for f in dataset.get_fragments()[-replaced:]] if replaced else []
         lineage = pa.Table.from_pylist(rows, schema=SCHEMA)
-        if len(fragments) > 1 and fragments[-2].physical_rows < TAIL_ROWS_MAX:
-            removed.append(fragments[-2].fragment_id)
-            lineage = pa.concat_tables([fragments[-2].to_table(), lineage])
+        if end.tail is not None:
+            lineage = pa.concat_tables([end.tail, lineage]).combine_chunks()
         head = pa.Table.from_pylist([_head_row(self._branch, newest)], schema=SCHEMA)
-        new = [*write_fragments(lineage, dataset), *write_fragments(head, dataset)] if rows else write_fragments(head, dataset)
+        new = [*write_fragments(lineage, dataset), *write_fragments(head, dataset)] if lineage.num_rows else []
         operation = lance.LanceOperation.Update(
-            removed_fragment_ids=removed, updated_fragments=[], new_fragments=list(new), fields_modified=[]
+            removed_fragment_ids=removed, updated_fragments=[], new_fragments=new, fields_modified=[]
         )
-        lance.LanceDataset.commit(
+        after = lance.LanceDataset.commit(
             dataset, operation, read_version=dataset.version, max_retries=0, storage_options=self._store.lance_options
         )
+        return _End(after, newest.seq, newest.head, lineage if lineage.num_rows < TAIL_ROWS_MAX else None)
 
 
 def entries_of(obj: CommitObject, parent: str) -> Iterator[LineageEntry]:

@@ -228,4 +228,3 @@ def _scan(state: PinnedState, type: ElementType, columns: list[str], where: pc.E
     if state.count(type.table_key) == 0:
         return pa.schema([type.arrow.field(name) for name in columns]).empty_table()
     return state.table(type.table_key).scan(columns, where).read_all()
-

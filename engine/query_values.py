@@ -48,12 +48,11 @@ def read_date(text: str) -> date:
 
 
 def read_datetime(text: str) -> datetime:
-    """The moment in UTC; without an offset the text is taken for UTC."""
+    """The moment in UTC."""
     try:
         if _DATETIME.fullmatch(text):
-            moment = datetime.fromisoformat(text)
-            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
+            return _moment(datetime.fromisoformat(text))
+    except ValueError:
         pass
     raise Misfit(f"{_shown(text)} is no date and time; write it as 2026-01-31T12:00:00Z, with at most 6 decimals")
 
@@ -64,7 +63,7 @@ def read_param(value: Any, type: PropertyType) -> Value:
         value = value.tolist()
     if isinstance(type, ListType | VectorType) and isinstance(value, Sequence) and not isinstance(value, str | bytes):
         item = type.item if isinstance(type, ListType) else _FLOAT
-        return fit([read_param(one, item) for one in value], type)
+        return fit([read_param(one, item) for one in _items(list(value), type)], type)
     if isinstance(value, str) and isinstance(type, ScalarType):
         if type.scalar is Scalar.DATE:
             return read_date(value)
@@ -167,10 +166,9 @@ def _float(value: int | float, scalar: Scalar) -> float:
 
 
 def _moment(value: datetime) -> datetime:
-    if value.tzinfo is None:
-        raise Misfit("a datetime without a time zone; give it one, as in datetime.now(UTC)")
+    """The moment in UTC; one without a time zone is taken for UTC, as in a load."""
     try:
-        return value.astimezone(UTC)
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except OverflowError:
         raise Misfit(f"{_shown(value)} is beyond the years 1 to 9999 in UTC") from None
 
@@ -188,6 +186,6 @@ def _shown(value: Any) -> str:
     """The value for a message, cut where it is long."""
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        text = "a very large number"
+    except (ValueError, RecursionError):  # Python refuses to print integers of thousands of digits
+        text = "a very large value"
     return text if len(text) <= 60 else f"{text[:59]}…"

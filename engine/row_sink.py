@@ -117,7 +117,9 @@ class RowSink:
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._edited_batches(staged, dropped, adopted))
         return self._storage.stage_rows(table, reader)
 
-    def _edited_batches(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _edited_batches(
+        self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
         position = 0
         positions = dropped.to_numpy()
         for batch in self._storage.read_staged(self._type, staged):
@@ -130,7 +132,9 @@ class RowSink:
             self._rewritten = None
 
 
-def _edited(rows: pa.Table, first: int, dropped: np.ndarray[tuple[int], np.dtype[np.int64]], adopted: pa.Table) -> pa.Table:
+def _edited(
+    rows: pa.Table, first: int, dropped: np.ndarray[tuple[int], np.dtype[np.int64]], adopted: pa.Table
+) -> pa.Table:
     """Rows at positions `first`, `first + 1`, … with adopted ids put in and dropped ones left out."""
     adopted_at = adopted["row"].to_numpy()
     low, high = np.searchsorted(adopted_at, [first, first + rows.num_rows])

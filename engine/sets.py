@@ -86,8 +86,9 @@ class Sets:
         name = next(self._fresh)
         named = self._named(sql, relations)
         self._open().execute(f"create temp table {name} as {named}")
-        found = self._open().execute(f"select count(*) from {name}").fetchone()
-        return Relation(found[0] if found else 0, table=name)
+        # All of them: a result that is not read to its end keeps the connection busy.
+        ((rows,),) = self._open().execute(f"select count(*) from {name}").fetchall()
+        return Relation(rows, table=name)
 
     def _named(self, sql: str, relations: dict[str, Relation | pa.RecordBatchReader]) -> str:
         return sql.format(**{name: self._name(relation) for name, relation in relations.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -16,15 +16,13 @@ from omniray.engine.schema import ElementType, Schema
 from omniray.engine.state import TableCache
 from omniray.engine.tables import Table
 
-Filter = pc.Expression | str
+Filter: TypeAlias = pc.Expression | str
 
 
 class Snapshot:
     """The graph as of one commit. Tables are opened when they are first read."""
 
-    def __init__(
-        self, branch: str, commit_id: str, schema: Schema, pins: Mapping[str, Pin], cache: TableCache
-    ) -> None:
+    def __init__(self, branch: str, commit_id: str, schema: Schema, pins: Mapping[str, Pin], cache: TableCache) -> None:
         self.branch = branch
         self.commit_id = commit_id
         self.schema = schema
@@ -49,9 +47,7 @@ class Snapshot:
     def count(self, type_name: str) -> int:
         return self._pins[self.schema.type(type_name).table_key].rows
 
-    def table(
-        self, type_name: str, columns: Sequence[str] | None = None, filter: Filter | None = None
-    ) -> pa.Table:
+    def table(self, type_name: str, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.Table:
         """A type's rows as Arrow; only the columns and rows asked for are read."""
         return _read_all(self.reader(type_name, columns, filter))
 

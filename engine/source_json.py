@@ -59,12 +59,7 @@ class _Typed:
     def batch(self, source: str) -> RawBatch:
         names = {ID, *(p.name for p in self.type.properties)}
         columns, unknown = columns_of([record.data for record in self.records], names)
-        outer = [record.id for record in self.records]
-        if ID not in columns:
-            columns[ID] = outer
-        elif any(id is not None for id in outer):
-            columns[ID] = [o if o is not None else i for o, i in zip(outer, columns[ID], strict=True)]
-            unknown |= {ID: [r.id is not None and ID in r.data for r in self.records]}
+        columns[ID] = [record.data.get(ID) if record.id is None else record.id for record in self.records]
         if isinstance(self.type, EdgeType):
             columns |= {SRC: [record.from_ for record in self.records], DST: [record.to for record in self.records]}
         return RawBatch(self.type, columns, pa.array(self.numbers, pa.int64()), source, unknown)
@@ -167,6 +162,8 @@ def _by_type(records: _Numbered, schema: Schema, source: str, rejections: list[R
                 typed[name] = _Typed(_type_of(record, schema))
             if record.edge is None and (record.from_ is not None or record.to is not None):
                 raise _Unfit(f"a node has no ends: {record.type} is given 'from' or 'to'")
+            if record.id is not None and ID in record.data:
+                raise _Unfit("the id is given twice, beside 'data' and in it; keep one")
         except _Unfit as unfit:
             rejections.append(Rejection(source, number, str(unfit)))
             continue

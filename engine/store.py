@@ -30,6 +30,9 @@ class ObjectStore(Protocol):
     @property
     def lance_options(self) -> dict[str, str] | None: ...
 
+    def lance_path(self, path: str) -> str:
+        """A path as Lance's object store names it: without a leading slash, or without the bucket."""
+
     def get(self, path: str) -> bytes | None: ...
 
     def put(self, path: str, data: bytes) -> None:
@@ -67,6 +70,9 @@ class DirectoryStore:
         self.root = root
         self.uri = str(root)
 
+    def lance_path(self, path: str) -> str:
+        return str(self.root / path).lstrip("/")
+
     def get(self, path: str) -> bytes | None:
         try:
             return (self.root / path).read_bytes()
@@ -93,6 +99,7 @@ class DirectoryStore:
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         try:
+            (self.root / target).parent.mkdir(exist_ok=True)
             return _link(self.root / source, self.root / target)
         except FileNotFoundError:
             return None

@@ -99,9 +99,13 @@ class S3Store:
             raise InputError(f"can't open {uri!r}: an S3 graph is s3://bucket/prefix, with both", uri=uri)
         return cls(parts.netloc, prefix, resolve_options(storage_options, os.environ))
 
+    def lance_path(self, path: str) -> str:
+        return self._key(path)
+
     def get(self, path: str) -> bytes | None:
         try:
-            return self._run(self._get(self._key(path)))
+            data: bytes = self._run(self._get(self._key(path)))
+            return data
         except Exception as error:
             if _code(error) in _MISSING:
                 return None
@@ -186,7 +190,8 @@ class S3Store:
         return body
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        return self._run(self._fs._call_s3(method, Bucket=self.bucket, **arguments))
+        answer: dict[str, Any] = self._run(self._fs._call_s3(method, Bucket=self.bucket, **arguments))
+        return answer
 
     def _run(self, coroutine: Any) -> Any:
         async def awaited() -> Any:

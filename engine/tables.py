@@ -29,6 +29,7 @@ from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 from lance_namespace import LanceNamespace
 
+from omniray.engine.archive import history_path
 from omniray.engine.errors import OmnirayError, StorageError
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.store import ObjectStore
@@ -57,7 +58,7 @@ class StagedRows:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tuple(file.path for fragment in self.fragments for file in fragment.data_files())
+        return tuple(file.path for fragment in self.fragments for file in fragment.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Table:
         fragments = self.dataset.get_fragments()
         if not fragments or fragments[-1].physical_rows >= TAIL_ROWS_MAX:
             return None
-        size = sum(file.file_size_bytes or 0 for file in fragments[-1].metadata.data_files())
+        size = sum(file.file_size_bytes or 0 for file in fragments[-1].metadata.files)
         return None if size >= TAIL_BYTES_MAX else fragments[-1]
 
     def tail_rows(self, fragment: lance.LanceFragment) -> pa.Table:
@@ -144,6 +145,24 @@ class _Attempt(LanceNamespace):
         return models.CreateTableVersionResponse(version=entry)
 
 
+class _History(LanceNamespace):
+    """Shows Lance one archived version. The path ends in `.manifest`, so Lance reads it as it is and copies nothing."""
+
+    def __init__(self, location: str, manifest_path: str) -> None:
+        self._location = location
+        self._manifest_path = manifest_path
+
+    def namespace_id(self) -> str:
+        return "omniray-history"
+
+    def describe_table(self, request: Any) -> Any:
+        return models.DescribeTableResponse(location=self._location, managed_versioning=True)
+
+    def describe_table_version(self, request: Any) -> Any:
+        version = models.TableVersion(version=request["version"], manifest_path=self._manifest_path)
+        return models.DescribeTableVersionResponse(version=version)
+
+
 class TableStorage:
     """The tables of one graph."""
 
@@ -167,11 +186,17 @@ class TableStorage:
             return Table(type, dataset, dataset.read_transaction(dataset.version).uuid, 0)
 
     def open(self, type: ElementType, version: int, transaction: str, rows: int) -> Table:
-        """Open a version that has its final name."""
+        """Open a version that has its final name, or one so old that its manifest was moved to the history."""
+        options = {"storage_options": self._store.lance_options, "session": self._session}
+        archived = history_path(type.path, version)
         with _storage_errors(type):
-            dataset = lance.dataset(
-                self.uri(type), version=version, storage_options=self._store.lance_options, session=self._session
-            )
+            try:
+                dataset = lance.dataset(self.uri(type), version=version, **options)
+            except ValueError:
+                if self._store.get(archived) is None:
+                    raise
+                history = _History(self.uri(type), self._store.lance_path(archived))
+                dataset = lance.dataset(namespace_client=history, table_id=[type.table_key], version=version, **options)
         return Table(type, dataset, transaction, rows)
 
     # Staging
@@ -251,7 +276,9 @@ class TableStorage:
                 updated.append(metadata)
         return updated, removed
 
-    def _delete_in_fragment(self, table: Table, fragment_id: int, addresses: np.ndarray[Any, Any]) -> FragmentMetadata | None:
+    def _delete_in_fragment(
+        self, table: Table, fragment_id: int, addresses: np.ndarray[Any, Any]
+    ) -> FragmentMetadata | None:
         fragment = table.dataset.get_fragment(fragment_id)
         with _storage_errors(table.type):
             if len(addresses) == fragment.count_rows():
@@ -306,7 +333,9 @@ def _overwrite(type: ElementType, added: StagedRows) -> lance.LanceOperation.Bas
     return lance.LanceOperation.Overwrite(type.arrow, list(added.fragments))
 
 
-def _update(updated: list[FragmentMetadata], removed: list[int], added: StagedRows) -> lance.LanceOperation.BaseOperation:
+def _update(
+    updated: list[FragmentMetadata], removed: list[int], added: StagedRows
+) -> lance.LanceOperation.BaseOperation:
     if not updated and not removed:
         return lance.LanceOperation.Append(list(added.fragments))
     return lance.LanceOperation.Update(

@@ -9,7 +9,7 @@ from omniray.engine.errors import ConstraintViolation, KeyConflict
 from omniray.engine.intent import Mode
 from omniray.engine.keylog import key_columns
 from omniray.engine.schema import ElementType, NodeType, Unique
-from omniray.engine.sets import may_repeat, repeating, shown, text
+from omniray.engine.sets import Relation, may_repeat, repeating, shown, text
 
 
 def key_violations(bench: Bench, case: Case) -> pa.Table:
@@ -78,7 +78,7 @@ def _repeated(bench: Bench, case: Case, columns: str, where: str, reason: str) -
         f" {reason} || place || first_record as reason"
         f" from ({numbered}) l join {{places}} o on o.source = first_source where n > 1",
         r=case.live,
-        places=bench.places,
+        places=Relation.of(bench.places()),
     )
 
 

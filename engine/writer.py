@@ -202,10 +202,11 @@ class EmbeddedWriter:
         if failed is None:
             return staged
         self._give_up(staged)
-        if not isinstance(failed, VersionTaken):
+        if isinstance(failed, VersionTaken):
+            self._explain(failed, base)
+        elif not isinstance(failed, StorageError) or not moved(set(tables), base, self._refresh()):
             raise failed
-        self._explain(failed, base)
-        return None
+        return None  # somebody was faster: what a stale handle ran into says nothing
 
     def _stage_one(self, table_key: str, pin: Pin, write: TableWrite) -> StagedVersion:
         table = self._cache.open(table_key, pin)
@@ -277,8 +278,7 @@ class EmbeddedWriter:
         for key, version in staged.items():
             self._cache.keep(version.table)
             write = writes[key]
-            unknown = write.mode is Mode.OVERWRITE or isinstance(write.rows, StagedRows)
-            added = None if unknown else write.rows[ID]
+            added = None if write.mode is Mode.OVERWRITE or isinstance(write.rows, StagedRows) else write.rows[ID]
             self._cache.advance_ids(version.table, removed=write.replaced[ID], added=added)
 
 
@@ -299,7 +299,9 @@ def _check_unmoved(first_read: Mapping[str, int], base: CommitObject) -> None:
 
 def _owned(base: CommitObject) -> LineOwned:
     return LineOwned(
-        f"a coordinator owns this branch: {base.owner}; connect to it, or take it down first", owner=base.owner, epoch=base.epoch
+        f"a coordinator owns this branch: {base.owner}; connect to it, or take it down first",
+        owner=base.owner,
+        epoch=base.epoch,
     )
 
 

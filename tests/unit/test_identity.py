@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
@@ -33,9 +33,13 @@ def ids_of(values: list, of: str) -> list:
         ("U64", [2**64 - 1], ["18446744073709551615"]),
         ("Bool", [True, False], ["true", "false"]),
         ("Date", [date(1970, 1, 2), date(1969, 12, 31)], ["1", "-1"]),
-        ("DateTime", [datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=timezone.utc)], ["1000005"]),
+        ("DateTime", [datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC)], ["1000005"]),
         # These texts are stored: another spelling of the same float would be another node.
-        ("F64", [0.0, -0.0, 1.0, 0.1, -2.5, 1e16, 1e300, 5e-324], ["0", "0", "1", "0.1", "-2.5", "1e+16", "1e+300", "5e-324"]),
+        (
+            "F64",
+            [0.0, -0.0, 1.0, 0.1, -2.5, 1e16, 1e300, 5e-324],
+            ["0", "0", "1", "0.1", "-2.5", "1e+16", "1e+300", "5e-324"],
+        ),
         ("F32", [0.1, 16777216.0], ["0.1", "16777216"]),
     ],
 )
@@ -53,7 +57,7 @@ def test_a_composite_key_is_the_json_array_of_its_texts(rows: list[tuple[str, in
 
 
 def test_every_control_character_is_escaped_as_json_does() -> None:
-    text = "".join(map(chr, range(0x21))) + "\x7f\u2028\\\"é"
+    text = "".join(map(chr, range(0x21))) + '\x7f\u2028\\"é'
     type = node_with_key(a="String", b="String")
     derived = derive_ids(type, pa.table({"a": [text], "b": ["x"]})).to_pylist()
     assert derived == [json.dumps([text, "x"], separators=(",", ":"), ensure_ascii=False)]
@@ -109,7 +113,9 @@ def test_a_ulid_is_known_by_its_spelling() -> None:
 
 def test_only_missing_ids_are_filled() -> None:
     edge = EdgeType("Knows", "Person", "Person")
-    rows = pa.RecordBatch.from_pydict({"id": ["mine", None, None], "src": ["a"] * 3, "dst": ["b"] * 3}, schema=edge.arrow)
+    rows = pa.RecordBatch.from_pydict(
+        {"id": ["mine", None, None], "src": ["a"] * 3, "dst": ["b"] * 3}, schema=edge.arrow
+    )
     batch = ConformedBatch(edge, rows, pa.array([1, 2, 3]), "")
     filled = fill_ids(batch, clock=lambda: 1.5, randomness=lambda n: bytes(n))
     mine, first, second = filled.rows["id"].to_pylist()

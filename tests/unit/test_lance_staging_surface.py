@@ -367,7 +367,11 @@ def test_a_name_without_its_twenty_digits_spoils_the_names_that_follow(tmp_path:
     client = Recorder(manifest_of=lambda version: relative_to_store(short))
     handle = opened_with(dataset, client)
     stage(handle, adding(handle, rows("b")), client)
-    assert Path(client.created[0]["manifest_path"]).name.startswith("2.manifest-")
+    staging = staging_file(dataset, client.created[0])
+    assert staging.name.startswith("2.manifest-")
+    staging.with_name("2.manifest").write_bytes(staging.read_bytes())
+    with pytest.raises(ValueError, match="multiple manifest naming schemes"):
+        plain(dataset)
 
 
 def test_cleaning_up_on_a_staged_handle_destroys_the_table(tmp_path: Path) -> None:

@@ -356,6 +356,12 @@ def test_a_line_of_a_megabyte_and_control_characters_stay_out_of_the_message() -
     assert "\x1b" not in refused.value.message
 
 
+def test_an_unknown_name_is_answered_with_a_few_of_the_known_ones() -> None:
+    properties = " ".join(f"p{n}: String" for n in range(100))
+    with pytest.raises(SchemaError, match=r"'zzz'; there are p0, p1, .*, p11, …$"):
+        parse_schema(f"node T {{ {properties} @unique(zzz) }}")
+
+
 def test_a_schema_of_more_than_a_mebibyte_is_refused_unread() -> None:
     text = "node T {} //" + "é" * (TEXT_BYTES_MAX // 2)
     with pytest.raises(ParseError, match="more than 1048576 bytes"):
@@ -401,7 +407,7 @@ def test_any_text_parses_or_is_refused_with_an_error_of_ours(text: str) -> None:
     check_parses_or_is_refused(text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(schemas(nodes=(1, 2), edges=(0, 1)), st.data())
 def test_a_damaged_schema_parses_or_is_refused_with_an_error_of_ours(schema: Schema, data: st.DataObject) -> None:
     text = print_schema(schema)

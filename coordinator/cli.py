@@ -1,0 +1,322 @@
+"""The command line: `omniray VERB URI …`, over the engine in this process.
+
+A verb opens the graph, calls one method and shows the result; what can go wrong is decided in the engine. Reading
+verbs open the graph read-only. The engine is imported by the verbs themselves, since Lance and DuckDB take a second
+that `--help` and a mistyped option should not cost.
+
+Exit codes: 0 fine, 1 a bug, 2 usage, 3 bad input, 4 conflict, 5 storage, 6 recovery required.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+import omniray
+from omniray.coordinator.cli_arguments import (
+    Actor,
+    AsJson,
+    At,
+    StorageOptions,
+    Uri,
+    actor_or_user,
+    expected_versions,
+    load_source,
+    pairs,
+    parameters,
+    read_text,
+)
+from omniray.coordinator.cli_output import Output, counted, reporting
+
+if TYPE_CHECKING:
+    from omniray import Graph, LineageEntry, WriteResult
+
+REJECTS = "rejects.jsonl"
+
+app = typer.Typer(
+    name="omniray",
+    help="Graphs of Lance tables, with one atomic commit over all of them.",
+    epilog="Exit codes: 0 fine, 2 usage, 3 bad input, 4 conflict, 5 storage, 6 recovery required.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+schema_app = typer.Typer(help="Look at the schema of a graph.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(schema_app, name="schema")
+
+
+def _examples(*lines: str) -> str:
+    """An epilog whose line breaks are kept."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+@app.command(
+    epilog=_examples(
+        "omniray init ./social --schema social.pg",
+        "omniray init s3://bucket/social --schema social.pg --storage-option aws_region=eu-west-1",
+    )
+)
+def init(
+    uri: Uri,
+    schema: Annotated[str, typer.Option(metavar="FILE", help="The schema, a .pg file ('-' for stdin).")],
+    actor: Actor = "",
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a graph where nothing is yet."""
+    options = pairs(storage_option, "--storage-option")
+    with (
+        reporting(as_json) as out,
+        omniray.init(uri, schema=read_text(schema), storage_options=options, actor=actor_or_user(actor)) as graph,
+    ):
+        born = graph.snapshot().describe()
+        text = f"created {graph.uri} with {counted(len(born['tables']), 'table')}, commit {born['commit_id']}"
+        out.line(text, {"uri": graph.uri, **born})
+
+
+@app.command(
+    epilog=_examples(
+        "omniray load ./social people.jsonl knows.jsonl",
+        "omniray load ./social Person.parquet --mode merge --actor nightly",
+        "omniray load ./social people.csv --type Person --on-error reject --rejects refused.jsonl",
+        "omniray export ./social | omniray load ./copy -",
+    )
+)
+def load(
+    uri: Uri,
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="JSONL, CSV or Parquet files ('-' for JSONL on stdin).")
+    ],
+    mode: Annotated[
+        Literal["append", "merge", "overwrite"],
+        typer.Option(
+            help="append: an existing key is a conflict; merge: replace by key; overwrite: replace the touched tables."
+        ),
+    ] = "append",
+    branch: Annotated[str, typer.Option(help="The branch to write to.")] = "main",
+    type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="What the rows are, if a file's name doesn't say.")
+    ] = None,
+    actor: Actor = "",
+    on_error: Annotated[
+        Literal["fail", "reject"],
+        typer.Option(help="fail: a bad record ends the load; reject: it is set aside and the others are loaded."),
+    ] = "fail",
+    rejects: Annotated[
+        str | None, typer.Option(metavar="FILE", help=f"Where rejected records go.  [default: {REJECTS}]")
+    ] = None,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load any number of records as one atomic commit."""
+    options = pairs(storage_option, "--storage-option")
+    if rejects is not None and on_error == "fail":
+        raise typer.BadParameter("rejected records are only written with --on-error reject", param_hint="--rejects")
+    rejects_to = (rejects or REJECTS) if on_error == "reject" else None
+    source, format = load_source(files)
+    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+        with out.progress_bar() as progress:
+            result = graph.load(
+                source, mode=mode, branch=branch, type=type, format=format, actor=actor_or_user(actor),
+                on_error=on_error, rejects=rejects_to, progress=progress,
+            )  # fmt: skip
+        written_to = rejects_to if result.rejected else None
+        text = _sentence(result)
+        if written_to is not None:
+            text += f"\n{counted(result.rejected, 'record')} rejected, with the reasons in {written_to}"
+        out.line(text, {**_document(result), "rejected": result.rejected, "rejects": written_to})
+
+
+@app.command(
+    epilog=_examples(
+        'omniray mutate ./social people.gq --name add_person --params \'{"name": "Ann"}\'',
+        "omniray mutate ./social fix.gq --expect node:Person=4",
+        "echo 'query old() { delete Person where age > 120 }' | omniray mutate ./social -",
+    )
+)
+def mutate(
+    uri: Uri,
+    file: Annotated[str, typer.Argument(metavar="FILE.gq", help="A text with the query ('-' for stdin).")],
+    name: Annotated[str | None, typer.Option(metavar="QUERY", help="Which query, if the text has several.")] = None,
+    params: Annotated[str, typer.Option(metavar="JSON", help="The query's parameters, a JSON object.")] = "{}",
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE_KEY=VERSION", help="Fail if the table is not at this version; repeatable."),
+    ] = None,
+    actor: Actor = "",
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one query (insert, update, delete) as one atomic commit."""
+    options = pairs(storage_option, "--storage-option")
+    values, expected = parameters(params), expected_versions(expect)
+    with reporting(as_json) as out:
+        text = read_text(file)
+        with omniray.open(uri, storage_options=options) as graph:
+            result = graph.mutate(text, values, name=name, actor=actor_or_user(actor), expected_versions=expected)
+            out.line(_sentence(result), _document(result))
+
+
+@app.command(
+    epilog=_examples(
+        "omniray snapshot ./social",
+        "omniray snapshot ./social --at 2026-01-31T12:00:00Z --json",
+    )
+)
+def snapshot(uri: Uri, at: At = None, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Show every table's version and number of rows, now or as of a commit or a time."""
+    with _reading(uri, storage_option, as_json) as (out, graph):
+        cut = graph.snapshot(at=at).describe()
+        rows = [(t["table_key"], t["version"], t["row_count"]) for t in cut["tables"]]
+        out.table(f"{cut['branch']} at {cut['commit_id']}", ["table", "version", "rows"], rows, cut)
+
+
+@app.command(epilog=_examples("omniray history ./social --limit 10"))
+def history(
+    uri: Uri,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N commits.")] = None,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the commits, newest first."""
+    with _reading(uri, storage_option, as_json) as (out, graph):
+        entries = graph.history(limit)
+        rows = [(e.at, e.commit_id, e.kind, e.actor, " ".join(e.tables)) for e in entries]
+        document = {"branch": "main", "commits": [_commit(e) for e in entries]}
+        out.table("", ["time", "commit", "kind", "actor", "tables"], rows, document)
+
+
+@app.command(
+    epilog=_examples(
+        "omniray export ./social > social.jsonl",
+        "omniray export ./social --type Person --at 01K9ZQ5T7Z0000000000000000 | head",
+    )
+)
+def export(
+    uri: Uri,
+    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only the records of one type.")] = None,
+    at: At = None,
+    storage_option: StorageOptions = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Records are JSON anyway; errors too then.")] = False,
+) -> None:
+    """Write all records to stdout as JSONL that loads back, nodes before edges."""
+    with _reading(uri, storage_option, as_json) as (out, graph):
+        out.raw(graph.snapshot(at=at).export(type))
+
+
+@schema_app.command("show", epilog=_examples("omniray schema show ./social > social.pg"))
+def schema_show(uri: Uri, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Print the schema as its author wrote it."""
+    with _reading(uri, storage_option, as_json) as (out, graph):
+        if not as_json:
+            out.raw([graph.schema_text.rstrip("\n").encode() + b"\n"])
+            return
+        state = graph.schema_state
+        facts = {
+            "schema": graph.schema_text,
+            "tables": [type.table_key for type in graph.schema],
+            "graph_id": state.graph_id,
+            "schema_version": state.schema_version,
+            "schema_hash": state.schema_hash,
+            "format": state.format,
+        }
+        out.line("", facts)
+
+
+@app.command(
+    epilog=_examples(
+        'omniray sql ./social "select name, age from Person where age > 40 order by age"',
+        'omniray sql ./social "select count(*) from Knows" --at 2026-01-31',
+    )
+)
+def sql(
+    uri: Uri,
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT; every type is a table of its name.")],
+    at: At = None,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one SELECT over a snapshot (DuckDB)."""
+    with _reading(uri, storage_option, as_json) as (out, graph):
+        result = graph.snapshot(at=at).sql(query)
+        columns = _distinct(result.column_names)
+        rows = list(zip(*(column.to_pylist() for column in result.columns), strict=True))
+        out.table("", columns, rows, {"columns": columns, "rows": [dict(zip(columns, r, strict=True)) for r in rows]})
+
+
+@app.command(epilog=_examples("omniray version --json"))
+def version(as_json: AsJson = False) -> None:
+    """Print the version of omniray, of Lance and of the storage format."""
+    from importlib.metadata import version as installed
+
+    from omniray.engine.line import FORMAT
+
+    with reporting(as_json) as out:
+        ours, lance, python = omniray.__version__, installed("pylance"), platform.python_version()
+        text = f"omniray {ours} (storage format {FORMAT}, pylance {lance}, Python {python})"
+        out.line(text, {"omniray": ours, "format": FORMAT, "pylance": lance, "python": python})
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+# What the verbs share
+
+
+@contextmanager
+def _reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
+    """A graph opened read-only, with errors reported."""
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out, omniray.open(uri, read_only=True, storage_options=options) as graph:
+        yield out, graph
+
+
+def _sentence(result: WriteResult) -> str:
+    if result.commit_id is None:
+        return "nothing changed, nothing was committed"
+    nodes, edges = counted(result.affected_nodes, "node"), counted(result.affected_edges, "edge")
+    return f"{nodes} and {edges} written, commit {result.commit_id}"
+
+
+def _document(result: WriteResult) -> dict[str, Any]:
+    return {
+        "commit_id": result.commit_id,
+        "affected_nodes": result.affected_nodes,
+        "affected_edges": result.affected_edges,
+        "versions": dict(result.versions),
+    }
+
+
+def _commit(entry: LineageEntry) -> dict[str, Any]:
+    return {
+        "commit_id": entry.commit_id,
+        "parent": entry.parent or None,
+        "kind": entry.kind,
+        "actor": entry.actor,
+        "tenant": entry.tenant,
+        "at": entry.at,
+        "tables": entry.tables,
+    }
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Column names with repeated ones numbered, so that each value of a row has a key of its own."""
+    distinct: list[str] = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in distinct:
+            number += 1
+            candidate = f"{name}_{number}"
+        distinct.append(candidate)
+    return distinct
+
+
+if __name__ == "__main__":
+    main()

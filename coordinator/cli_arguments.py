@@ -1,0 +1,104 @@
+"""The arguments of the command line: those that several verbs share, and how their texts become values.
+
+What is wrong with the command line itself (`KEY=VALUE` without a `=`, parameters that are not JSON) is a usage error,
+exit 2; what is wrong with a file that it names is bad input.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from omniray.engine.errors import InputError
+
+STDIN = "-"
+
+Uri = Annotated[str, typer.Argument(metavar="URI", help="Where the graph is: a path, file://… or s3://bucket/prefix.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout; errors as JSON on stderr.")]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="An option of the store, such as aws_endpoint=…; repeatable. Secrets are safer in AWS_… variables.",
+    ),
+]
+Actor = Annotated[
+    str, typer.Option(envvar="OMNIRAY_ACTOR", help="Who writes, for the history.  [default: your user name]")
+]
+At = Annotated[
+    str | None, typer.Option(metavar="COMMIT|TIME", help="As of a commit id or a time (UTC if it has no zone).")
+]
+
+
+def actor_or_user(given: str) -> str:
+    """Who writes: the one named, else who runs this process."""
+    if given:
+        return given
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a user id that has no name
+        return ""
+
+
+def load_source(files: Sequence[str]) -> tuple[str | list[str], str | None]:
+    """What to load, and its format where the name can't tell it."""
+    if STDIN not in files:
+        return list(files), None
+    if len(files) > 1:
+        raise typer.BadParameter("'-' can't be combined with other files", param_hint="FILE")
+    return "/dev/stdin", "jsonl"
+
+
+def read_text(path: str) -> str:
+    """The whole text of a UTF-8 file, or of standard input for `-`."""
+    from omniray.engine.source_files import not_utf8, unreadable
+
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    for number, line in enumerate(data.splitlines(), start=1):
+        if reason := not_utf8(line):
+            raise InputError(f"{path} line {number}: {reason}", source=path, line=number)
+    return data.decode("utf-8-sig")
+
+
+def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
+    """`KEY=VALUE` of a repeatable option."""
+    pairs = {}
+    for value in values or ():
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{value!r} is not KEY=VALUE", param_hint=option)
+        pairs[key] = text
+    return pairs
+
+
+def expected_versions(values: Sequence[str] | None) -> dict[str, int]:
+    """`TABLE_KEY=VERSION` of `--expect`."""
+    versions = {}
+    for key, text in pairs(values, "--expect").items():
+        if not text.isdecimal():
+            raise typer.BadParameter(
+                f"{key}={text}: a version is a number, as 'omniray snapshot' shows it", param_hint="--expect"
+            )
+        versions[key] = int(text)
+    return versions
+
+
+def parameters(text: str) -> dict[str, Any]:
+    """The JSON object of `--params`."""
+    try:
+        params = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from error
+    if not isinstance(params, dict):
+        raise typer.BadParameter('a JSON object is needed, such as {"name": "Ann"}', param_hint="--params")
+    return params

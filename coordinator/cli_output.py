@@ -1,0 +1,182 @@
+"""What a verb of the command line says: results on stdout, everything else on stderr, and the exit code.
+
+A result is rich tables and lines for a person, or one JSON document with `--json`. An error is one line (a parse error
+has the place below it), or with `--json` one document `{"error": {kind, retry, message, …facts}}`. Errors of omniray
+carry their exit code; anything else is a bug, exit 1, whose traceback `OMNIRAY_DEBUG=1` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from omniray.engine.errors import OmnirayError
+
+if TYPE_CHECKING:  # rich is imported when there is something to draw: `--help` needs none of it
+    from rich.console import Console
+
+BUG = 1
+INTERRUPTED = 130
+READER_GONE = 141  # what a shell reports of any tool whose reader closed the pipe
+ROWS_SHOWN_MAX = 1000
+UNLIMITED_COLUMNS = 100_000
+
+Progress = Callable[[Any, int], None]
+
+
+@contextmanager
+def reporting(as_json: bool) -> Iterator[Output]:
+    """Carry out a verb and tell how it went; leaves with the exit code of whatever was raised inside."""
+    try:
+        yield Output(as_json)
+        sys.stdout.flush()
+    except OmnirayError as error:
+        _tell(error.message, error.as_json(), as_json)
+        raise typer.Exit(error.exit_code) from error
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(READER_GONE) from None
+    except KeyboardInterrupt:
+        message = "interrupted; 'omniray history' shows whether a write was committed"
+        _tell(message, {"kind": "interrupted", "retry": "unknown", "message": message}, as_json)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if os.environ.get("OMNIRAY_DEBUG"):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        message = f"this is a bug in omniray: {type(error).__name__}: {reason}; OMNIRAY_DEBUG=1 shows where"
+        _tell(message, {"kind": "bug", "retry": "unknown", "message": message}, as_json)
+        raise typer.Exit(BUG) from error
+
+
+class Output:
+    """Where a verb puts its result; each method writes it once, in the form that was asked for."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def line(self, text: str, document: Any) -> None:
+        """A result that a sentence can tell."""
+        if self.as_json:
+            _write(_json(document))
+        else:
+            _write(f"{printable(text)}\n".encode())
+
+    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], document: Any) -> None:
+        """A result with rows; `document` is what `--json` shows of it."""
+        if self.as_json:
+            _write(_json(document))
+        else:
+            _draw(title, columns, list(rows))
+
+    def raw(self, chunks: Iterable[bytes]) -> None:
+        """Bytes that are the result themselves, such as an export; they are passed on as they come."""
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+
+    @contextmanager
+    def progress_bar(self) -> Iterator[Progress | None]:
+        """A bar on the terminal while a load reads its files; None where nobody would see it."""
+        if self.as_json or not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (BarColumn(), DownloadColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("reading", total=None)
+
+            def advance(source: Any, records: int) -> None:
+                total = source.bytes_total
+                bar.update(task, description=f"{records:,} records", completed=source.bytes_done, total=total)
+
+            yield advance
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped: data must not be able to steer the reader's terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _tell(message: str, document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_json({"error": document}), err=True, nl=False)
+    else:
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        typer.echo(printable(message), err=True)
+
+
+def _json(document: Any) -> bytes:
+    """One document, indented where a person reads it and on one line where a program does."""
+    import msgspec
+
+    encoded = msgspec.json.encode(document, enc_hook=str)
+    return (msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded) + b"\n"
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _draw(title: str, columns: Sequence[str], rows: list[Sequence[Any]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for index, name in enumerate(columns):
+        values = [row[index] for row in rows if row[index] is not None]
+        numbers = bool(values) and all(isinstance(value, int | float) for value in values)
+        table.add_column(printable(name), justify="right" if numbers else "left", overflow="fold")
+    for row in rows[:ROWS_SHOWN_MAX]:
+        table.add_row(*(_cell(value) for value in row))
+    console = _console()
+    if title:
+        console.print(title, soft_wrap=True)
+    console.print(table)
+    if len(rows) > ROWS_SHOWN_MAX:
+        console.print(f"{len(rows) - ROWS_SHOWN_MAX:,} more rows are not shown; --json shows all", soft_wrap=True)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit 1, which is for bugs; `reporting` knows better
+
+    # Cells are data: nothing in them is markup. Into a pipe nothing is cut, since there is no window to fit.
+    width = None if sys.stdout.isatty() else UNLIMITED_COLUMNS
+    return PipeConsole(markup=False, emoji=False, highlight=False, width=width)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return printable(value)
+        case datetime():
+            return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+        case bytes():
+            return f"<{counted(len(value), 'byte')}>"
+        case list() | dict():
+            return printable(json.dumps(value, default=str, ensure_ascii=False))
+        case _:
+            return str(value)

@@ -1,0 +1,57 @@
+"""Old versions, moved out of the way of every commit.
+
+Lance lists `_versions/` in each commit, so a table with a long history pays for all of it in every write. Phase D keeps
+the newest manifests there and moves older ones, byte for byte, to `_history/` beside it. Time travel reads them from
+there (`tables.py`); a plain Lance reader sees the newest versions, and those not older than `KEPT_VERSIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from omniray.engine.line import SEQ_MAX, Answer
+from omniray.engine.store import ObjectStore
+
+KEPT_VERSIONS = 64
+_SUFFIX = ".manifest"
+
+
+def is_due(version: int) -> bool:
+    """Whether a table that reached this version should be tidied: now and then, so that one listing serves many."""
+    return version % KEPT_VERSIONS == 0
+
+
+def history_path(table_path: str, version: int) -> str:
+    """Where the manifest of an old version lies."""
+    return f"{table_path}/_history/{SEQ_MAX - version:020}{_SUFFIX}"
+
+
+def archive(store: ObjectStore, table_path: str) -> None:
+    """Move all but the newest versions of a table to its history; any number of processes may do so at once."""
+    old = list(_old_versions(store, table_path))
+    moved = [path for version, path in old if _copied(store, path, history_path(table_path, version))]
+    store.delete_all(moved)
+
+
+def discard(store: ObjectStore, table_path: str) -> None:
+    """Delete all but the newest versions of a table that nobody travels back in."""
+    store.delete_all([path for _, path in _old_versions(store, table_path)])
+
+
+def _copied(store: ObjectStore, source: str, target: str) -> bool:
+    """Whether the bytes are known to be at the target: a manifest never changes, so what is there already is the same."""
+    return store.copy_if_absent(source, target) in (Answer.CREATED, Answer.REFUSED)
+
+
+def _old_versions(store: ObjectStore, table_path: str) -> Iterator[tuple[int, str]]:
+    folder = f"{table_path}/_versions"
+    versions = sorted(_final_versions(store.names(folder)), reverse=True)
+    for version in versions[KEPT_VERSIONS:]:
+        yield version, f"{folder}/{SEQ_MAX - version:020}{_SUFFIX}"
+
+
+def _final_versions(names: Iterable[str]) -> Iterator[int]:
+    for name in names:
+        digits = name.removesuffix(_SUFFIX)
+        if name.endswith(_SUFFIX) and len(digits) == 20 and digits.isdigit():
+            yield SEQ_MAX - int(digits)
