@@ -39,7 +39,7 @@ def discard(store: ObjectStore, table_path: str) -> None:
 
 
 def _copied(store: ObjectStore, source: str, target: str) -> bool:
-    """Whether the bytes are known to be at the target: a manifest never changes, so what is there already is the same."""
+    """Whether the bytes are known to be at the target; a manifest never changes, so what is there is the same."""
     return store.copy_if_absent(source, target) in (Answer.CREATED, Answer.REFUSED)
 
 

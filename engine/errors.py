@@ -22,8 +22,8 @@
         ├── TableDrift                somebody else wrote to a table's path
         └── InvariantViolation        a pinned version is nowhere to be found
 
-A handler decides by class, `kind` and `retry`, never by the text. `retry` says what a second try may do:
-`safe` (just try again), `after_refresh` (read again, then decide), `never`, or `unknown` (ask what became of the first).
+A handler decides by class, `kind` and `retry`, never by the text. `retry` says what a second try may do: `safe`
+(just try again), `after_refresh` (read again, then decide), `never`, or `unknown` (ask what became of the first).
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -11,12 +10,12 @@ from typing import Any, NoReturn
 
 from omniray.engine.birth import SchemaState, give_birth, read_schema
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import InputError, InvariantViolation, NotFound
+from omniray.engine.errors import InputError, NotFound
 from omniray.engine.finalise import Finaliser
-from omniray.engine.identity import is_ulid
-from omniray.engine.line import CommitObject, Pin, reaches
+from omniray.engine.line import CommitObject, Pin
+from omniray.engine.lineage import Lineage
 from omniray.engine.load import LoadIntent, LoadOptions, prepare_load
-from omniray.engine.manifest import LineageEntry, Manifest, entries_of
+from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.schema import Schema
 from omniray.engine.snapshot import Snapshot
@@ -25,8 +24,6 @@ from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.tables import TableStorage
 from omniray.engine.write import Author, WriteResult
 from omniray.engine.writer import EmbeddedWriter
-
-LINEAGE_READS_MAX = 8
 
 
 def init(uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | None = None, actor: str = "") -> Graph:
@@ -61,6 +58,7 @@ class Graph:
         self._writer = EmbeddedWriter(
             self._log, self._manifest, self._storage, self._cache, self._finaliser, self._newest
         )
+        self._lineage = Lineage(self._log, self._manifest, self._refresh)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -174,59 +172,16 @@ class Graph:
         if at is None:
             newest = self._refresh()
             return self._snapshot(newest.head, newest.pins)
-        entry, obj = self._find(at)
-        pins = obj.pins if obj is not None else self._manifest.pins_at(entry.seq)
-        return self._snapshot(entry.commit_id, pins)
+        point = self._lineage.at(at)
+        return self._snapshot(point.entry.commit_id, point.pins)
 
     def history(self, limit: int | None = None, branch: str = MAIN) -> list[LineageEntry]:
         """The commits of a branch, newest first."""
         self._on_branch(branch)
-        if limit is not None and limit < 1:
-            raise InputError(f"a limit of {limit} shows nothing: give 1 or more")
-        recent, folded = self._lineage()
-        newest_first = itertools.chain(reversed([entry for entry, _ in recent]), folded)
-        return list(itertools.islice(newest_first, limit))
+        return self._lineage.entries(limit)
 
     def _snapshot(self, commit_id: str, pins: Mapping[str, Pin]) -> Snapshot:
         return Snapshot(MAIN, commit_id, self._schema, pins, self._cache)
-
-    def _find(self, at: str | datetime) -> tuple[LineageEntry, CommitObject | None]:
-        """The commit with an id, or the newest one at or before a time; its object too if it is not folded yet."""
-        wanted = at if isinstance(at, str) and is_ulid(at) else _as_time(at)
-        recent, _ = self._lineage()
-        for entry, obj in reversed(recent):
-            if entry.commit_id == wanted if isinstance(wanted, str) else entry.at <= wanted:
-                return entry, obj
-        if isinstance(wanted, str):
-            found = self._manifest.commit(wanted)
-        else:
-            found = self._manifest.newest_commit_until(wanted)
-        if found is None:
-            what = f"commit {wanted}" if isinstance(wanted, str) else f"commit at or before {wanted.isoformat()}"
-            raise NotFound(f"no {what} in the history of {MAIN}; see 'omniray history'", at=str(at))
-        return found, None
-
-    def _lineage(self) -> tuple[list[tuple[LineageEntry, CommitObject]], Iterator[LineageEntry]]:
-        """Commits not folded yet (oldest first, with their objects), and the folded ones (newest first).
-
-        The two must meet: objects may be folded, and later pruned, between the two reads.
-        """
-        for _ in range(LINEAGE_READS_MAX):
-            folded_through = self._manifest.folded_through()
-            newest = self._refresh()
-            chain = self._log.down_to(newest, folded_through)
-            if reaches(chain, folded_through):
-                break
-        else:
-            raise InvariantViolation(f"the line of {MAIN} does not reach down to what __manifest has folded")
-        heads = {obj.seq: obj.head for obj in chain}
-        recent = [
-            (entry, obj)
-            for obj in reversed(chain)
-            if obj.seq > folded_through
-            for entry in entries_of(obj, parent=heads.get(obj.seq - 1, ""))
-        ]
-        return recent, (e for e in self._manifest.commits() if e.seq <= folded_through)
 
     # The line
 
@@ -256,12 +211,3 @@ class Graph:
     def _on_branch(self, branch: str) -> None:
         if branch != MAIN:
             raise NotFound(f"no branch {branch!r}; this graph has {MAIN}", branch=branch)
-
-
-def _as_time(at: str | datetime) -> datetime:
-    """A time given as text or datetime; without a zone it is UTC."""
-    try:
-        time = datetime.fromisoformat(at) if isinstance(at, str) else at
-    except ValueError as error:
-        raise InputError(f"{at!r} is neither a commit id nor a time; write a time as 2026-01-31T12:00:00Z") from error
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

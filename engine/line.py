@@ -214,7 +214,7 @@ def believable(elapsed_s: float, retention_s: float) -> bool:
 
 
 def landed_in(chain: Iterable[CommitObject], ours: CommitObject) -> bool:
-    """Whether our object is in the line, not merely in the store. One that was pruned is in the lineage: look there next."""
+    """Whether our object is in the line, not merely in the store; one that was pruned since is in the lineage."""
     return any(obj.op_id == ours.op_id for obj in chain)
 
 

@@ -81,7 +81,7 @@ class LoadIntent:
         self._storage, self._open_table = storage, open_table
         self._log = KeyLog(schema)
         self._sinks: dict[str, RowSink] = {}
-        self._unread: list[Rejection] = []  # refused by themselves, whatever the graph holds
+        self._rejects = RejectFile(options.rejects) if options.rejects is not None else None
         self._unfit: tuple[Violation, ...] = ()  # refused by the last judgement
         self._landed = False
 
@@ -96,6 +96,8 @@ class LoadIntent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._log.close()
+        if self._rejects is not None:
+            self._rejects.close()
         for sink in self._sinks.values():
             sink.close(used=self._landed)
 
@@ -118,7 +120,8 @@ class LoadIntent:
     def _refuse(self, rejections: list[Rejection]) -> None:
         if rejections and self._options.on_error is OnError.FAIL:
             raise as_error(min(rejections, key=lambda r: r.record))
-        self._unread += rejections
+        if self._rejects is not None:
+            self._rejects.write(rejections)
 
     def _take(self, batch: ConformedBatch) -> None:
         type = batch.type
@@ -154,11 +157,10 @@ class LoadIntent:
     def finished(self, result: WriteResult) -> WriteResult:
         """The load is through: its staged files are the table's now, and refused records go to their file."""
         self._landed = result.commit_id is not None
-        rejected = [*self._unread, *(as_rejection(v) for v in self._unfit)]
-        if rejected and self._options.rejects is not None:
-            with RejectFile(self._options.rejects) as file:
-                file.write(sorted(rejected, key=lambda r: (r.source, r.record)))
-        return replace(result, rejected=len(rejected))
+        if self._rejects is None:
+            return result
+        self._rejects.write(as_rejection(v) for v in self._unfit)
+        return replace(result, rejected=self._rejects.count)
 
 
 def prepare_load(

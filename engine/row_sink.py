@@ -1,4 +1,4 @@
-"""Where a load's rows of one table go: into memory while they are few, into data files of their own once they are many."""
+"""Where a load's rows of one table go: into memory while they are few, into data files of their own after that."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ class RowSink:
 
     def _send(self, batch: pa.RecordBatch | None) -> None:
         """Hand a batch to the staging thread; if that has failed, raise what it failed of."""
-        assert self._queue is not None and self._staging is not None
+        assert self._queue is not None, "nothing is being staged"
+        assert self._staging is not None, "nothing is being staged"
         while True:
             if self._staging.done():
                 self._staging.result()

@@ -194,7 +194,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class NodeType:
-    """A node type. `properties` are all of them, those of its interfaces first; `own` are the ones written in its body."""
+    """A node type. `properties` are all of them, those of its interfaces first; `own` are those of its body."""
 
     name: str
     properties: tuple[Property, ...]

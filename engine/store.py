@@ -39,7 +39,7 @@ class ObjectStore(Protocol):
         """Write an object whose content may be replaced."""
 
     def put_if_absent(self, path: str, data: bytes) -> Answer:
-        """Create an object, or say that it is there, or that the store gave no clear answer. Never raises for the latter."""
+        """Create an object, or say that it is there, or that the store gave no clear answer."""
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         """Give an object's bytes a second name; None if the source is not there."""

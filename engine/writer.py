@@ -95,7 +95,7 @@ class EmbeddedWriter:
         self._pool.shutdown()
 
     def commit(self, intent: Intent) -> WriteResult:
-        """Apply an intent exactly once, or raise; a failure is raised only for a real conflict, bad input or the store."""
+        """Apply an intent exactly once, or raise: for a real conflict, bad input, or a store that fails."""
         with self._lock:
             return self._commit(intent)
 
@@ -219,7 +219,7 @@ class EmbeddedWriter:
         return self._storage.commit_staged(table, change, str(uuid.uuid4()))
 
     def _explain(self, taken: VersionTaken, base: CommitObject) -> None:
-        """HEAD was read before the line: either a newer object explains it, or a foreign writer has touched the table."""
+        """HEAD was read before the line: a newer object explains it, or a foreign writer has touched the table."""
         newest = self._refresh()
         found = taken.found if taken.found is not None else taken.expected + 1
         self._cache.drop(taken.table_key)

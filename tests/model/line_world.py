@@ -165,7 +165,7 @@ def _put(world: World, ours: CommitObject, read_at: int) -> Generator[None, None
 
 
 def _surely_lost(world: World, ours: CommitObject) -> bool:
-    """A writer in doubt too long is told the truth here: what it may do then is a matter of recovery, not of the line."""
+    """A writer in doubt for too long is told the truth here: what it does then is a matter of recovery."""
     world.late = [obj for obj in world.late if obj.op_id != ours.op_id]
     return all(obj.op_id != ours.op_id for obj in world.truth)
 
