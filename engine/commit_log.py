@@ -73,13 +73,8 @@ class CommitLog:
         return None if data is None else self._keep(decode(data, where=self.path(seq)))
 
     def put(self, obj: CommitObject) -> Answer:
-        """Phase C: one put-if-absent. A store that fails without a clear refusal has given no clear answer."""
-        try:
-            answer = self._store.put_if_absent(self.path(obj.seq), encode(obj))
-        except StorageError:
-            if isinstance(self._store, DirectoryStore):
-                return Answer.UNCLEAR
-            raise
+        """Phase C: one put-if-absent. Raises only where it is clear that nothing was written."""
+        answer = self._store.put_if_absent(self.path(obj.seq), encode(obj))
         if answer is Answer.CREATED:
             self._keep(obj)
         return answer

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from omniray.engine.conform import conform_block
 from omniray.engine.constraints import judge
-from omniray.engine.errors import InputError
+from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown
 from omniray.engine.identity import fill_ids, new_ulid
 from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
@@ -98,8 +98,10 @@ class LoadIntent:
         self._log.close()
         if self._rejects is not None:
             self._rejects.close()
+        # Whatever is not clearly a failure may have landed: then the staged files are the graph's, or the sweep's.
+        failed = error is None or (isinstance(error, OmnirayError) and not isinstance(error, OutcomeUnknown))
         for sink in self._sinks.values():
-            sink.close(used=self._landed)
+            sink.close(used=self._landed or not failed)
 
     # Reading
 

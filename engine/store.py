@@ -93,7 +93,10 @@ class DirectoryStore:
         target = self.root / path
         try:
             with self._whole_file(target, data) as temporary:
-                return _link(temporary, target)
+                try:
+                    return _link(temporary, target)
+                except OSError:
+                    return Answer.UNCLEAR  # a network file system may have linked it all the same
         except OSError as error:
             raise _disk_error(error, "write", target) from error
 

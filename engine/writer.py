@@ -242,27 +242,31 @@ class EmbeddedWriter:
         """Put the object until its fate is clear; nothing is discarded while it isn't."""
         deadline = self._clock() + UNCLEAR_TIMEOUT_S
         pause_s = 0.05
-        while True:
-            verdict = self._put_once(ours)
-            if verdict is Fate.LANDED and not believable(self._clock() - self._read_at, RETENTION_S):
-                verdict = Fate.LANDED if self._in_the_line(ours, commit_id) else Fate.LOST
-            if verdict is not Fate.PUT_AGAIN:
-                return verdict
+        verdict = self._put_once(ours, in_doubt=False)
+        while verdict is Fate.PUT_AGAIN:
             if self._clock() >= deadline:
-                raise OutcomeUnknown(
-                    f"no clear answer from the store to commit {commit_id}: it may have landed; look for it in the "
-                    "history before writing again",
-                    txn_id=commit_id,
-                )
+                raise _unknown(commit_id)
             self._sleep(pause_s)
             pause_s = min(pause_s * 2, 2.0)
+            verdict = self._put_once(ours, in_doubt=True)
+        if verdict is Fate.LANDED and not believable(self._clock() - self._read_at, RETENTION_S):
+            try:
+                return Fate.LANDED if self._in_the_line(ours, commit_id) else Fate.LOST
+            except StorageError as error:
+                raise _unknown(commit_id) from error
+        return verdict
 
-    def _put_once(self, ours: CommitObject) -> Fate:
+    def _put_once(self, ours: CommitObject, *, in_doubt: bool) -> Fate:
         try:
             answer = self._log.put(ours)
+        except StorageError:
+            if not in_doubt:
+                raise  # clearly refused, and nothing of ours was on its way
+            answer = Answer.UNCLEAR
+        try:
             seen = None if answer is Answer.CREATED else self._log.read(ours.seq)
         except StorageError:
-            return Fate.PUT_AGAIN  # neither put nor read gave a clear answer
+            return Fate.PUT_AGAIN
         return fate(ours, answer, seen)
 
     def _in_the_line(self, ours: CommitObject, commit_id: str) -> bool:
@@ -295,6 +299,14 @@ def _check_unmoved(first_read: Mapping[str, int], base: CommitObject) -> None:
     for table_key, version in first_read.items():
         if base.pins[table_key].version != version:
             raise ExpectedVersionMismatch(table_key, version, base.pins[table_key].version)
+
+
+def _unknown(commit_id: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"no clear answer from the store to commit {commit_id}: it may have landed; look for it in the history before "
+        "writing again",
+        txn_id=commit_id,
+    )
 
 
 def _owned(base: CommitObject) -> LineOwned:

@@ -16,8 +16,17 @@ from omniray.engine.constraints import Verdict, judge
 from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
 from omniray.engine.schema import (
-    Cardinality, EdgeType, ElementType, Key, NodeType, Property, Scalar, ScalarType, Schema, Unique,
-)  # fmt: skip
+    Cardinality,
+    EdgeType,
+    ElementType,
+    Key,
+    NodeType,
+    Property,
+    Scalar,
+    ScalarType,
+    Schema,
+    Unique,
+)
 
 Row = dict[str, Any]
 
@@ -241,7 +250,7 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 PEOPLE = st.builds(
     lambda id, email, team, rank: {"id": id, "name": id, "email": email, "team": team, "rank": rank},
     texts("abcde"), maybe(texts("wxyz")), maybe(texts("rb")), maybe(st.integers(0, 2)),
-)  # fmt: skip
+)
 COMPANIES = st.builds(lambda id, tax: {"id": id, "tax": tax}, maybe(texts("ACM")), maybe(st.integers(0, 3)))
 
 
