@@ -274,7 +274,7 @@ def main() -> None:
 def _reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
     """A graph opened read-only, with errors reported."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, omniray.open(uri, read_only=True, storage_options=options) as graph:
+    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
         yield out, graph
 
 

@@ -1,7 +1,7 @@
 """The birth of a graph, and what every later open finds out about it.
 
 Nothing counts before object 1 of main's line is there; until then a failed init takes everything back. The first put,
-of the schema text, is the claim: of two inits at once one wins, and the other is told so.
+of the schema state with the graph's id, is the claim: of two inits at once one wins, and the other is told so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import GraphExists, NotFound, OmnirayError, SchemaError, StorageError
 from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, FORMAT, Answer, Commit, CommitObject, Pin, check_format
+from omniray.engine.line import EMBEDDED, FORMAT, Answer, Commit, CommitObject, Fate, Pin, check_format, fate
 from omniray.engine.manifest import Manifest
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.schema_parser import parse_schema
@@ -44,15 +44,27 @@ def give_birth(store: ObjectStore, schema_text: str, *, actor: str = "") -> None
     schema = parse_schema(schema_text)
     if any(True for _ in store.names("")):
         _refuse_occupied(store)
-    if store.put_if_absent(SCHEMA_TEXT, schema_text.encode()) is Answer.REFUSED:
-        raise GraphExists(f"{store.uri} is being created by somebody else; open it instead", uri=store.uri)
+    _claim(store, SchemaState(new_ulid(), schema_hash(schema), 1, FORMAT))
     try:
         _prove(store)
+        store.put(SCHEMA_TEXT, schema_text.encode())
         _build(store, schema, actor)
     except BaseException:
         with contextlib.suppress(OmnirayError):
             store.delete_tree()
         raise
+
+
+def _claim(store: ObjectStore, state: SchemaState) -> None:
+    """Be the one who creates the graph. No two claims are alike, so what is there tells a lost answer from a loss."""
+    data = msgspec.json.encode(state)
+    if store.put_if_absent(SCHEMA_STATE, data) is Answer.CREATED:
+        return
+    found = store.get(SCHEMA_STATE)
+    if found is None:
+        raise StorageError(f"no clear answer from {store.uri} to the birth of the graph; try again")
+    if found != data:
+        raise GraphExists(f"{store.uri} is being created by somebody else; open it instead", uri=store.uri)
 
 
 def _refuse_occupied(store: ObjectStore) -> None:
@@ -89,9 +101,9 @@ def _build(store: ObjectStore, schema: Schema, actor: str) -> None:
     commit = Commit(commit_id, "Init", actor, time.time_ns() // 1000, tuple(pins))
     first = CommitObject(1, "", new_ulid(), 1, EMBEDDED, pins, (commit,), finalised_through=1, head=commit_id)
     Manifest.create(store, MAIN, schema, first)
-    state = SchemaState(new_ulid(), schema_hash(schema), 1, FORMAT)
-    store.put(SCHEMA_STATE, msgspec.json.encode(state))
-    if CommitLog(store, MAIN_BRANCH).put(first) is not Answer.CREATED:
+    log = CommitLog(store, MAIN_BRANCH)
+    answer = log.put(first)
+    if fate(first, answer, None if answer is Answer.CREATED else log.read(first.seq)) is not Fate.LANDED:
         raise StorageError(f"no clear answer from {store.uri} to the birth of the graph; try again")
 
 

@@ -114,8 +114,6 @@ class Case:
 
     def same_id(self) -> Relation:
         """The pinned rows that have an id of the write."""
-        if self.mode is Mode.OVERWRITE or self.mode is None:
-            return self._nothing
         keys = self.deleted if self.mode is Mode.DELETE else self.written
         return self._meet(keys, (ID,), self._displaced_columns)
 
@@ -147,7 +145,7 @@ class Case:
 
     def _adopt(self, kept: Relation) -> tuple[Relation, pa.Table]:
         """Give edges without an id the one of the pinned edge between the same nodes."""
-        nameless = kept.arrow is None or kept.arrow[ID].null_count if kept.rows else False
+        nameless = kept.arrow is None or kept.arrow[ID].null_count > 0
         if not (self.by_ends and nameless) or self.same_values((SRC, DST)).rows == 0:
             return kept, NOBODY_ADOPTED
         adopted = self._bench.sets.query(

@@ -101,12 +101,10 @@ def _not_landing(bench: Bench, written: Relation, ends: tuple[str, ...], landing
 def _not_pinned(bench: Bench, node: Case, unknown: Relation) -> Relation:
     """Those of the ids that no pinned node has, or only one that the write deletes."""
     found = bench.pinned.meeting(node.type, unknown, {ID: ID}, (ID,))
-    if unknown.arrow is not None and found.arrow is not None:
-        ids, deleted = unknown.arrow[ID], node.deleted.arrow[ID] if node.deleted.arrow is not None else None
-        stays = pc.is_in(ids, value_set=found.arrow[ID])
-        if deleted is not None and len(deleted):
-            stays = pc.and_(stays, pc.invert(pc.is_in(ids, value_set=deleted)))
-        return Relation.of(_ids(ids.filter(pc.invert(stays))))
+    if unknown.arrow is not None and found.arrow is not None and node.deleted.arrow is not None:
+        ids = unknown.arrow[ID]
+        goes = pc.is_in(ids, value_set=node.deleted.arrow[ID])
+        return Relation.of(_ids(ids.filter(pc.or_(goes, pc.invert(pc.is_in(ids, value_set=found.arrow[ID]))))))
     staying = "select f.id from {found} f anti join {deleted} d on d.id = f.id"
     sql = f"select u.id from {{unknown}} u anti join ({staying}) s on s.id = u.id"
     return bench.sets.derive(sql, small=False, unknown=unknown, found=found, deleted=node.deleted)

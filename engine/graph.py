@@ -28,7 +28,7 @@ from omniray.engine.writer import EmbeddedWriter
 
 def init(uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | None = None, actor: str = "") -> Graph:
     """Create a graph where nothing is yet and open it. `schema` is `.pg` text, or the path of a file with it."""
-    text = schema.read_text() if isinstance(schema, Path) else schema
+    text = _read_schema_file(schema) if isinstance(schema, Path) else schema
     store = open_store(uri, storage_options)
     give_birth(store, text, actor=actor)
     return Graph(store, read_only=False)
@@ -37,6 +37,15 @@ def init(uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | N
 def open(uri: str, *, read_only: bool = False, storage_options: Mapping[str, str] | None = None) -> Graph:
     """Open a graph. Read-only, nothing is ever written, not even to heal what a writer left unfinished."""
     return Graph(open_store(uri, storage_options), read_only=read_only)
+
+
+def _read_schema_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"can't read the schema {path}: {error.strerror}", path=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"can't read the schema {path}: it is not UTF-8 (byte {error.start})") from error
 
 
 class Graph:

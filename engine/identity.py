@@ -122,6 +122,6 @@ def fill_ids(
     if ids.null_count == 0:
         return batch
     minted = mint_ulids(ids.null_count, timestamp_ms=int(clock() * 1000), randomness=randomness)
-    filled = pc.replace_with_mask(ids, pc.is_null(ids), minted)
+    filled = minted if len(minted) == len(ids) else pc.replace_with_mask(ids, pc.is_null(ids), minted)
     position = batch.rows.schema.get_field_index(ID)
     return replace(batch, rows=batch.rows.set_column(position, batch.rows.schema.field(ID), filled))

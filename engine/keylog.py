@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -100,6 +101,8 @@ class KeyLog:
         self._database: duckdb.DuckDBPyConnection | None = None
         self._directory: Path | None = None
         self._buffer_bytes = 0
+        self._spiller = ThreadPoolExecutor(1, thread_name_prefix="omniray-keys")
+        self._spilling: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +138,7 @@ class KeyLog:
 
     def close(self) -> None:
         """Give back memory and disk."""
+        self._spiller.shutdown()
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -151,6 +155,7 @@ class KeyLog:
         """The keys of all rows of a table: `row`, `record`, `source` and its `key_columns`."""
         if table.table or table.rows > self._memory_rows:
             self._spill(table)
+            self._wait_for_spill()
             return Relation(table.rows, table=table.table)
         if len(table.buffer) > 1:
             table.buffer = [table.drain().combine_chunks()]
@@ -168,20 +173,30 @@ class KeyLog:
         return connect_warm() if self._database is None else self._database.cursor()
 
     def _spill(self, table: TableLog) -> None:
+        """Move a table's buffered keys into the database, behind the reading of the source."""
         if not table.buffer:
             return
-        database = self._private_database()
+        self._wait_for_spill()
         self._buffer_bytes -= table.buffer_bytes
-        database.register("chunk", table.drain())
-        if table.table:
-            database.execute(f"insert into {table.table} from chunk")
-        else:
-            table.table = f"keys_{list(self._tables).index(table.type.table_key)}"
-            database.execute(f"create table {table.table} as from chunk")
-        database.unregister("chunk")
+        is_new = not table.table
+        table.table = table.table or f"keys_{list(self._tables).index(table.type.table_key)}"
+        sql = f"create table {table.table} as from chunk" if is_new else f"insert into {table.table} from chunk"
+        self._spilling = self._spiller.submit(_insert, self._private_database(), sql, table.drain())
+
+    def _wait_for_spill(self) -> None:
+        """One spill at a time: the connection bears no more, and what waits for it stays bounded."""
+        if self._spilling is not None:
+            spilling, self._spilling = self._spilling, None
+            spilling.result()
 
     def _private_database(self) -> duckdb.DuckDBPyConnection:
         if self._database is None:
             self._directory = Path(tempfile.mkdtemp(prefix="omniray-keys-"))
             self._database = open_database(self._memory_limit_mb, self._directory)
         return self._database
+
+
+def _insert(database: duckdb.DuckDBPyConnection, sql: str, chunk: pa.Table) -> None:
+    database.register("chunk", chunk)
+    database.execute(sql)
+    database.unregister("chunk")

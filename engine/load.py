@@ -25,7 +25,7 @@ from omniray.engine.keylog import KeyLog
 from omniray.engine.records import ConformedBatch, Rejection, as_error
 from omniray.engine.rejects import RejectFile
 from omniray.engine.row_sink import RowSink
-from omniray.engine.schema import EdgeType, Schema
+from omniray.engine.schema import Schema
 from omniray.engine.sources import Source, open_source
 from omniray.engine.state import PinnedState
 from omniray.engine.tables import NOTHING_REPLACED, StagedRows, Table, TableStorage
@@ -130,12 +130,10 @@ class LoadIntent:
         if type.table_key not in self._sinks:
             self._log.begin(type, self._options.mode)
             self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table)
-        filled = fill_ids(batch)
-        # An edge known by its ends may turn out to be one that exists: its id is then the one it has already.
-        keyed_by_ends = isinstance(type, EdgeType) and type.unique_by_endpoints and self._options.mode is Mode.MERGE
-        logged = batch if keyed_by_ends else filled
-        self._log.add(type, logged.rows, logged.records, logged.source)
-        self._sinks[type.table_key].write(filled.rows)
+        # Logged without the ids that are minted here: nobody else can have them, so there is nothing to judge; and an
+        # edge known by its ends may turn out to be one that exists, whose id it then takes.
+        self._log.add(type, batch.rows, batch.records, batch.source)
+        self._sinks[type.table_key].write(fill_ids(batch).rows)
 
     # Resolving
 

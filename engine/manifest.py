@@ -101,6 +101,13 @@ class Manifest:
 
     def fold(self, objects: Sequence[CommitObject]) -> int:
         """Fold objects (oldest first) that are not folded yet; says up to which number the line is folded then."""
+        try:
+            return self._fold(objects)
+        except OSError as error:
+            self._warm = None  # it may have landed: whoever folds next begins from the head that is there
+            raise StorageError(f"can't fold into {self._uri}: {str(error).splitlines()[0]}; try again") from error
+
+    def _fold(self, objects: Sequence[CommitObject]) -> int:
         for _ in range(FOLD_ATTEMPTS_MAX):
             end = self._warm or self._read_end()
             new = [obj for obj in objects if obj.seq > end.folded_through]
@@ -201,14 +208,15 @@ class Manifest:
         if end.tail is not None:
             lineage = pa.concat_tables([end.tail, lineage]).combine_chunks()
         head = pa.Table.from_pylist([_head_row(self._branch, newest)], schema=SCHEMA)
-        new = [*write_fragments(lineage, dataset), *write_fragments(head, dataset)] if lineage.num_rows else []
+        new = [*(write_fragments(lineage, dataset) if lineage.num_rows else ()), *write_fragments(head, dataset)]
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=[], new_fragments=new, fields_modified=[]
         )
         after = lance.LanceDataset.commit(
             dataset, operation, read_version=dataset.version, max_retries=0, storage_options=self._store.lance_options
         )
-        return _End(after, newest.seq, newest.head, lineage if lineage.num_rows < TAIL_ROWS_MAX else None)
+        tail = lineage if 0 < lineage.num_rows < TAIL_ROWS_MAX else None
+        return _End(after, newest.seq, newest.head, tail)
 
 
 def entries_of(obj: CommitObject, parent: str) -> Iterator[LineageEntry]:

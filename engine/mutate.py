@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 
 from omniray.engine.conform import conform
 from omniray.engine.constraints import judge
-from omniray.engine.errors import NotFound, QueryError
+from omniray.engine.errors import ConstraintViolation, NotFound, QueryError, RecordError
 from omniray.engine.identity import new_ulid
 from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
 from omniray.engine.query import BoundDelete, BoundInsert, BoundPredicate, BoundQuery, BoundUpdate, Operator, Query
 from omniray.engine.query_check import bind, check_query
 from omniray.engine.query_parser import parse_queries
-from omniray.engine.records import RawBatch, as_error, numbered, raw_from_dicts
+from omniray.engine.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
 from omniray.engine.state import PinnedState
 from omniray.engine.verdict import Verdict
-from omniray.engine.write import Affected, Author, Resolution, TableWrite, as_rejection
+from omniray.engine.write import Affected, Author, Resolution, TableWrite
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,
@@ -82,7 +82,7 @@ class MutationIntent:
         for number, statement in enumerate(self._query.statements):
             match statement:
                 case BoundInsert():
-                    work.insert(statement, self._minted.get(number))
+                    work.insert(statement, number + 1, self._minted.get(number))
                 case BoundUpdate():
                     work.update(statement, number + 1)
                 case BoundDelete():
@@ -91,7 +91,7 @@ class MutationIntent:
             work.log(log)
             verdict = judge(log, self._schema, state)
         if verdict.refusal is not None:
-            raise as_error(as_rejection(verdict.refusal))
+            raise ConstraintViolation(verdict.refusal.reason, table_key=verdict.refusal.table_key)
         return Resolution(work.writes(verdict), Affected.by(verdict), frozenset(work.read))
 
 
@@ -103,9 +103,9 @@ class _Construction:
         self._pending: dict[str, tuple[ElementType, pa.Table]] = {}
         self.read: set[str] = set()
 
-    def insert(self, statement: BoundInsert, minted: str | None) -> None:
+    def insert(self, statement: BoundInsert, number: int, minted: str | None) -> None:
         values = {**statement.values, ID: minted} if minted is not None else statement.values
-        self._put(raw_from_dicts(statement.type, [values]))
+        self._put(raw_from_dicts(statement.type, [values]), number)
 
     def update(self, statement: BoundUpdate, number: int) -> None:
         type = statement.type
@@ -116,7 +116,7 @@ class _Construction:
         columns = {name: rows[name].combine_chunks() for name in type.arrow.names}
         for name, value in statement.values.items():
             columns[name] = pa.repeat(pa.scalar(value, type.arrow.field(name).type), rows.num_rows)
-        self._put(RawBatch(type, columns, numbered(1, rows.num_rows), f"statement {number},"))
+        self._put(RawBatch(type, columns, numbered(1, rows.num_rows)), number)
 
     def delete(self, statement: BoundDelete) -> None:
         raise AssertionError("a query that inserts or updates has no delete: the parser refuses it")
@@ -131,10 +131,10 @@ class _Construction:
         hidden = pc.is_in(committed[ID], value_set=pending[1][ID].combine_chunks())
         return pa.concat_tables([committed.filter(pc.invert(hidden)), pending[1].filter(where)])
 
-    def _put(self, raw: RawBatch) -> None:
+    def _put(self, raw: RawBatch, number: int) -> None:
         batch, rejections = conform(raw)
         if rejections:
-            raise as_error(rejections[0])
+            raise RecordError(f"statement {number}: {rejections[0].reason}", statement=number)
         rows = pa.Table.from_batches([batch.rows])
         if raw.type.table_key in self._pending:
             before = self._pending[raw.type.table_key][1]
@@ -179,7 +179,7 @@ class _Deletion:
             self._doomed[type.table_key] = (type, pa.concat_arrays([before, found]).unique())
         return found
 
-    def insert(self, statement: BoundInsert, minted: str | None) -> None:
+    def insert(self, statement: BoundInsert, number: int, minted: str | None) -> None:
         raise AssertionError("a query that deletes has no insert: the parser refuses it")
 
     def update(self, statement: BoundUpdate, number: int) -> None:

@@ -46,9 +46,10 @@ class Pinned:
         if keys.rows == 0 or _without_a_key(keys, on) or self.state.count(type.table_key) == 0:
             return self.nothing(type, columns)
         column, values = self._most_telling(type, keys, on)
-        if values is not None and len(values) <= min(self.lookup_keys_max, self.state.count(type.table_key)):
-            if len(values) == 0:
-                return self.nothing(type, columns)
+        if values is not None and len(values) == 0:
+            return self.nothing(type, columns)
+        # A table with fewer rows than there are keys is read faster than looked up.
+        if values is not None and len(values) <= self.state.count(type.table_key):
             found = self.state.matching(type.table_key, column, values, columns)
             return Relation.of(_named_as_keys(type, found, columns))
         names = key_columns(type)

@@ -58,6 +58,7 @@ class RowSink:
             return _edited(self._inline, 0, dropped.to_numpy(), adopted)
         assert self._staged is not None, "rows() before finish()"
         if len(dropped) == 0 and adopted.num_rows == 0:
+            self._forget_rewritten()  # of an earlier judgement, on a state that has moved since
             return self._staged
         if self._rewritten is None or not (self._rewritten[0].equals(dropped) and self._rewritten[1].equals(adopted)):
             self._forget_rewritten()

@@ -183,7 +183,7 @@ def open_store(uri: str, storage_options: Mapping[str, str] | None = None) -> Ob
         from omniray.engine.store_s3 import S3Store  # s3fs takes a quarter of a second to import
 
         return S3Store.open(uri, storage_options or {})
-    if parts.scheme == "file":
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return DirectoryStore(Path(unquote(parts.path)).absolute())
     if "://" in uri:
         raise InputError(f"can't open {uri!r}: use a path, file://… or s3://bucket/prefix", uri=uri)

@@ -43,6 +43,7 @@ _ENVIRONMENT = {
     "aws_session_token": ("AWS_SESSION_TOKEN",),
     "aws_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
 }
+_CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
 _ALIASES = {
     "endpoint": "aws_endpoint",
     "endpoint_url": "aws_endpoint",
@@ -58,7 +59,10 @@ _ALIASES = {
 def resolve_options(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """One set of options for Lance and for us: what was given, else what the environment says."""
     options = {_ALIASES.get(name.lower(), name.lower()): str(value) for name, value in given.items()}
+    own_key = "aws_access_key_id" in options  # a key goes with its own secret and token, never with somebody else's
     for name, variables in _ENVIRONMENT.items():
+        if own_key and name in _CREDENTIALS:
+            continue
         found = next((environment[v] for v in variables if environment.get(v)), None)
         if found is not None:
             options.setdefault(name, found)
@@ -143,9 +147,12 @@ class S3Store:
         for start in range(0, len(paths), DELETE_KEYS_MAX):
             keys = [{"Key": self._key(path)} for path in paths[start : start + DELETE_KEYS_MAX]]
             try:
-                self._call("delete_objects", Delete={"Objects": keys, "Quiet": True})
+                answer = self._call("delete_objects", Delete={"Objects": keys, "Quiet": True})
             except Exception as error:
                 raise self._failed(error, "delete", paths[start]) from error
+            for refused in answer.get("Errors", []):  # the request as a whole is a success all the same
+                where, code = f"s3://{self.bucket}/{refused['Key']}", str(refused["Code"])
+                raise StorageError(f"can't delete {where}: {_HINTS.get(code, code)}", uri=where, code=code)
 
     def names(self, folder: str) -> Iterator[str]:
         token: dict[str, str] = {}

@@ -15,19 +15,18 @@ Rules kept here (a test walks the source and fails if another module imports lan
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import lance
-import lance_namespace_urllib3_client.models as models
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
-from lance_namespace import LanceNamespace
 
 from omniray.engine.archive import history_path
 from omniray.engine.errors import OmnirayError, StorageError
@@ -125,27 +124,26 @@ class Table:
         return self._tail
 
 
-class _Attempt(LanceNamespace):
-    """One commit attempt on one table: notes the staged manifest, and answers nothing else."""
+class _Attempt:
+    """One commit attempt on one table: notes the staged manifest, and answers nothing else.
+
+    It is a namespace client by its methods alone, with mappings for answers: Lance asks for no more, and its package of
+    client classes takes longer to import than all the rest.
+    """
 
     def __init__(self) -> None:
-        self.created: list[models.TableVersion] = []
+        self.created: list[Mapping[str, Any]] = []
 
     def namespace_id(self) -> str:
         return "omniray-attempt"
 
-    def create_table_version(self, request: Any) -> Any:
-        entry = models.TableVersion(
-            version=request["version"],
-            manifest_path=request["manifest_path"],
-            manifest_size=request.get("manifest_size"),
-            e_tag=request.get("e_tag"),
-        )
+    def create_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        entry = {name: request.get(name) for name in ("version", "manifest_path", "manifest_size", "e_tag")}
         self.created.append(entry)
-        return models.CreateTableVersionResponse(version=entry)
+        return {"version": entry}
 
 
-class _History(LanceNamespace):
+class _History:
     """Shows Lance one archived version. The path ends in `.manifest`, so Lance reads it as it is and copies nothing."""
 
     def __init__(self, location: str, manifest_path: str) -> None:
@@ -156,11 +154,10 @@ class _History(LanceNamespace):
         return "omniray-history"
 
     def describe_table(self, request: Any) -> Any:
-        return models.DescribeTableResponse(location=self._location, managed_versioning=True)
+        return SimpleNamespace(location=self._location, managed_versioning=True, storage_options=None)
 
-    def describe_table_version(self, request: Any) -> Any:
-        version = models.TableVersion(version=request["version"], manifest_path=self._manifest_path)
-        return models.DescribeTableVersionResponse(version=version)
+    def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
 
 
 class TableStorage:
@@ -307,12 +304,12 @@ class TableStorage:
             except CommitConflictError as error:
                 raise VersionTaken(table.type.table_key, expected, None) from error
         entry = attempt.created[-1]
-        if not entry.version == dataset.version == expected:
-            self._store.delete(self._staging_path(table.type, entry.manifest_path))
+        if not entry["version"] == dataset.version == expected:
+            self._store.delete(self._staging_path(table.type, entry["manifest_path"]))
             raise VersionTaken(table.type.table_key, expected, dataset.version)
         after = Table(table.type, dataset, transaction, change.rows_after)
         after._tail = change.tail
-        staging = self._staging_path(table.type, entry.manifest_path)
+        staging = self._staging_path(table.type, entry["manifest_path"])
         return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline)
 
     def discard(self, lost: StagedVersion) -> None:
@@ -369,4 +366,11 @@ def _storage_errors(type: ElementType) -> Iterator[None]:
     except (OmnirayError, VersionTaken, CommitConflictError):
         raise
     except (OSError, RuntimeError, ValueError) as error:
-        raise StorageError(f"{type.table_key}: {str(error).splitlines()[0]}", table_key=type.table_key) from error
+        raise StorageError(f"{type.table_key}: {_first_words(error)}", table_key=type.table_key) from error
+
+
+def _first_words(error: Exception) -> str:
+    """What Lance says, without the places in its source and the XML of a store's answer."""
+    text = str(error).partition("<?xml")[0].partition(", /home/")[0].splitlines()[0][:300]
+    hint = "access denied: check that the credentials may read and write this prefix; " if "403" in text else ""
+    return hint + text

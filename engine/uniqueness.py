@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omniray.engine.case import NO_VIOLATIONS, Bench, Case, one_per_row
 from omniray.engine.errors import ConstraintViolation, KeyConflict
@@ -54,7 +55,7 @@ def _repeated_ids(bench: Bench, case: Case) -> pa.Table:
 
 def _taken_values(bench: Bench, case: Case, unique: Unique, start: str) -> pa.Table:
     pinned = case.same_values(unique.properties)
-    if pinned.rows == 0:
+    if pinned.rows == 0 or _all_displaced(case, pinned):
         return NO_VIOLATIONS
     equal = " and ".join(f"p.{c} = l.{c}" for c in (key_columns(case.type)[name] for name in unique.properties))
     return bench.violations(
@@ -65,6 +66,13 @@ def _taken_values(bench: Bench, case: Case, unique: Unique, start: str) -> pa.Ta
         live=case.live,
         pinned=pinned,
     )
+
+
+def _all_displaced(case: Case, pinned: Relation) -> bool:
+    """Whether rows that land surely displace all of the pinned ones: a merge mostly meets nothing but itself."""
+    if pinned.arrow is None or case.live.arrow is None:
+        return False
+    return bool(pc.all(pc.is_in(pinned.arrow["id"], value_set=case.live.arrow["id"])).as_py())
 
 
 def _repeated(bench: Bench, case: Case, columns: str, where: str, reason: str) -> pa.Table:

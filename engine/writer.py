@@ -23,6 +23,7 @@ from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import (
     Conflict,
     ExpectedVersionMismatch,
+    FormatMismatch,
     InputError,
     LineOwned,
     NotFound,
@@ -58,6 +59,7 @@ log = logging.getLogger("omniray")
 COMMIT_TIMEOUT_S = 300.0
 UNCLEAR_TIMEOUT_S = 30.0
 BACKOFF_S_MAX = 1.0
+BACKOFF_LOSSES_MAX = 4
 RETENTION_S = 7 * 24 * 3600.0
 STAGING_THREADS = 16
 
@@ -108,9 +110,8 @@ class EmbeddedWriter:
         judged: tuple[CommitObject, PinnedState, Resolution] | None = None
         while self._clock() < deadline:
             base = self._newest
-            if base.owner != EMBEDDED:
-                raise _owned(base)
             try:
+                _check_owner(base)
                 _check_expected(intent.expected_versions, base)
                 _check_unmoved(first_read, base)
                 if judged is None or moved(judged[1].consulted | judged[2].tables.keys(), judged[0], base):
@@ -131,7 +132,8 @@ class EmbeddedWriter:
             if landed is not None:
                 return _result(intent, landed, resolution)
             losses += 1
-            self._sleep(self._random() * min(losses * (self._clock() - started), BACKOFF_S_MAX))
+            pause_s = min(losses, BACKOFF_LOSSES_MAX) * (self._clock() - started)
+            self._sleep(self._random() * min(pause_s, BACKOFF_S_MAX))
             self._refresh()
         raise Conflict(
             f"commit {intent.commit_id} lost every race for {COMMIT_TIMEOUT_S:.0f} s and was not applied: "
@@ -141,7 +143,10 @@ class EmbeddedWriter:
     def _refresh(self) -> CommitObject:
         """Read the newest object; the clock starts before the request that shows it."""
         read_at = self._clock()
-        self._newest = self._log.newest_from(self._newest)
+        if believable(read_at - self._read_at, RETENTION_S):
+            self._newest = self._log.newest_from(self._newest)
+        else:  # what we know may be pruned, so that nothing seems to follow it
+            self._newest = self._log.newest_listed() or self._newest
         self._read_at = read_at
         return self._newest
 
@@ -216,7 +221,12 @@ class EmbeddedWriter:
             change = self._storage.stage_delete(table, write.replaced)
         else:
             change = self._storage.stage_merge(table, write.rows, write.replaced)
-        return self._storage.commit_staged(table, change, str(uuid.uuid4()))
+        try:
+            return self._storage.commit_staged(table, change, str(uuid.uuid4()))
+        except VersionTaken:
+            if change.inline is not None:
+                self._storage.forget_rows(table.type, change.inline)
+            raise
 
     def _explain(self, taken: VersionTaken, base: CommitObject) -> None:
         """HEAD was read before the line: a newer object explains it, or a foreign writer has touched the table."""
@@ -265,6 +275,8 @@ class EmbeddedWriter:
             answer = Answer.UNCLEAR
         try:
             seen = None if answer is Answer.CREATED else self._log.read(ours.seq)
+        except FormatMismatch:
+            raise  # a newer omniray was faster: that is a clear answer
         except StorageError:
             return Fate.PUT_AGAIN
         return fate(ours, answer, seen)
@@ -309,12 +321,13 @@ def _unknown(commit_id: str) -> OutcomeUnknown:
     )
 
 
-def _owned(base: CommitObject) -> LineOwned:
-    return LineOwned(
-        f"a coordinator owns this branch: {base.owner}; connect to it, or take it down first",
-        owner=base.owner,
-        epoch=base.epoch,
-    )
+def _check_owner(base: CommitObject) -> None:
+    if base.owner != EMBEDDED:
+        raise LineOwned(
+            f"a coordinator owns this branch: {base.owner}; connect to it, or take it down first",
+            owner=base.owner,
+            epoch=base.epoch,
+        )
 
 
 def _result(intent: Intent, landed: CommitObject, resolution: Resolution) -> WriteResult:

@@ -1,25 +1,31 @@
-"""omniray: graphs of Lance tables, with one atomic commit over all of them for any number of writers."""
+"""omniray: graphs of Lance tables, with one atomic commit over all of them for any number of writers.
 
+Names are imported when they are first used: `omniray --help` should not wait for Lance and DuckDB to load.
+"""
+
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from omniray.engine.errors import (
-    Conflict,
-    ConstraintViolation,
-    ExpectedVersionMismatch,
-    InputError,
-    KeyConflict,
-    NotFound,
-    OmnirayError,
-    OutcomeUnknown,
-    ParseError,
-    RecordError,
-    RecoveryRequired,
-    StorageError,
-)
-from omniray.engine.graph import Graph, init, open
-from omniray.engine.manifest import LineageEntry
-from omniray.engine.snapshot import Snapshot
-from omniray.engine.write import WriteResult
+if TYPE_CHECKING:
+    from omniray.engine.errors import (
+        Conflict,
+        ConstraintViolation,
+        ExpectedVersionMismatch,
+        InputError,
+        KeyConflict,
+        NotFound,
+        OmnirayError,
+        OutcomeUnknown,
+        ParseError,
+        RecordError,
+        RecoveryRequired,
+        StorageError,
+    )
+    from omniray.engine.graph import Graph, init, open
+    from omniray.engine.manifest import LineageEntry
+    from omniray.engine.snapshot import Snapshot
+    from omniray.engine.write import WriteResult
 
 try:
     __version__ = version("omniray")
@@ -47,3 +53,22 @@ __all__ = [
     "init",
     "open",
 ]
+
+_HOMES = {
+    "Graph": "graph",
+    "LineageEntry": "manifest",
+    "Snapshot": "snapshot",
+    "WriteResult": "write",
+    "init": "graph",
+    "open": "graph",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'omniray' has no attribute {name!r}")
+    return getattr(import_module(f"omniray.engine.{_HOMES.get(name, 'errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,6 +8,7 @@ does is written down here once more, in the words of the documentation. A write 
 from __future__ import annotations
 
 import json
+import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +24,11 @@ from omniray.engine.schema import (
     ID,
     SRC,
     Check,
+    Constraint,
     EdgeType,
     ElementType,
     EnumType,
+    Key,
     NodeType,
     Property,
     Range,
@@ -168,7 +171,7 @@ class GraphModel:
         """A keyed node takes the place of the one with its key; anything else is new."""
         if not _fits(record):
             raise Refused(RecordError)
-        id = key_text(record) if _is_keyed(record.type) else Minted()
+        id = key_text(record) if is_keyed(record.type) else Minted()
         after[record.type.name][id] = record.row
         touched[record.type.name].add(id)
 
@@ -234,7 +237,7 @@ def _landed(mode: str, before: Table, records: Iterable[Record]) -> tuple[Table,
 
 def _identity(mode: str, record: Record, before: Table, new: dict[tuple[str, str], Minted]) -> Id:
     """Whose row a record is: by its key, by the id it gives, or where its ends say so by them; else it is a new one."""
-    if _is_keyed(record.type):
+    if is_keyed(record.type):
         return key_text(record)
     if record.values.get(ID) is not None:
         return str(record.values[ID])
@@ -270,17 +273,18 @@ def _matching(table: Table, predicate: Predicate) -> list[Id]:
 
 def _can_be_bound(statement: Statement) -> bool:
     """Whether a query's values are all of their property's type, and none is null that must not be."""
-    given = statement.record.row if isinstance(statement, Insert) else getattr(statement, "values", {})
-    required = {p.name for p in _type_of(statement).properties if not p.nullable} | {SRC, DST}
-    values = [*given.values(), statement.predicate.value] if not isinstance(statement, Insert) else given.values()
-    return MISFIT not in values and not any(value is None and name in required for name, value in given.items())
+    match statement:
+        case Insert(record):
+            type, given = record.type, record.row
+        case Update(type, given, _):
+            pass
+        case Delete():
+            return True
+    required = [p.name for p in type.properties if not p.nullable]
+    return MISFIT not in given.values() and not any(given.get(name, "") is None for name in (*required, SRC, DST))
 
 
-def _type_of(statement: Statement) -> ElementType:
-    return statement.record.type if isinstance(statement, Insert) else statement.type
-
-
-def _is_keyed(type: ElementType) -> bool:
+def is_keyed(type: ElementType) -> bool:
     return isinstance(type, NodeType) and bool(type.key)
 
 
@@ -292,17 +296,13 @@ def _fits(record: Record) -> bool:
     required = [p.name for p in type.properties if not p.nullable] + ([SRC, DST] if isinstance(type, EdgeType) else [])
     if any(values.get(name) is None for name in required):
         return False
-    return _id_fits(record) and all(_keeps(record, constraint) for constraint in type.constraints)
+    return keeps_own_rules(type, values) and _has_fit_id(record)
 
 
-def _id_fits(record: Record) -> bool:
+def _has_fit_id(record: Record) -> bool:
     given = record.values.get(ID)
-    if not _is_keyed(record.type):
+    if not is_keyed(record.type):
         return given is None or _is_id(given)
-    assert isinstance(record.type, NodeType)
-    floats = [record.values[name] for name in record.type.key if isinstance(record.values[name], float)]
-    if any(value != value or abs(value) == float("inf") for value in floats):
-        return False
     return _is_id(key_text(record)) and given in (None, key_text(record))
 
 
@@ -310,13 +310,25 @@ def _is_id(text: str) -> bool:
     return 1 <= len(text.encode()) <= ID_BYTES_MAX
 
 
-def _keeps(record: Record, constraint: object) -> bool:
+def keeps_own_rules(type: ElementType, values: Row) -> bool:
+    """Whether the values, of a row or of a part of it, keep the rules over single values."""
+    return all(
+        _keeps(type.property(name), values[name], constraint)
+        for constraint in type.constraints
+        for name in getattr(constraint, "properties", None) or (constraint.property,)  # type: ignore[union-attr]
+        if values.get(name) is not None
+    )
+
+
+def _keeps(property: Property | None, value: Any, constraint: Constraint) -> bool:
     match constraint:
-        case Range(name, low, high) if (value := record.values.get(name)) is not None:
-            property = record.type.property(name)
+        case Key():
+            return not isinstance(value, float) or math.isfinite(value)
+        case Range(_, low, high):
             above = low is None or value >= _rounded(low, property)
-            return bool(above and (high is None or value <= _rounded(high, property)) and value == value)
-        case Check(name, pattern) if (value := record.values.get(name)) is not None:
+            below = high is None or value <= _rounded(high, property)
+            return bool(above and below and value == value)
+        case Check(_, pattern):
             # To RE2 `$` is the very end, to Python also the place before a last line break.
             return re.search(pattern.replace("$", r"\Z"), value) is not None
     return True

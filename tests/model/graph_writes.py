@@ -1,17 +1,9 @@
-"""Random writes to a graph, each in two forms: the call as a user makes it, and what it means to the model.
-
-Values come from small pools, so that keys meet, with the ugly ones of every type among them. What a value becomes in
-the graph is known because it is drawn first and spelled afterwards; nothing here parses or casts.
-"""
+"""Random writes to a graph, each in two forms: the call as a user makes it, and what it means to the model."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +12,6 @@ from hypothesis import strategies as st
 from omniray.engine.schema import (
     DST,
     ID,
-    INTEGER_LIMITS,
     SRC,
     EdgeType,
     ElementType,
@@ -34,69 +25,38 @@ from omniray.engine.schema import (
     VectorType,
 )
 from tests.model.graph_model import (
-    COMPARE,
     MISFIT,
     Delete,
     GraphModel,
     Insert,
     Predicate,
     Record,
+    Row,
     Statement,
     Update,
-    is_fit,
+    is_keyed,
     key_text,
-    single,
 )
+from tests.model.graph_values import any_values, for_query, lawful_values, literal, misfits, spellings
 
-TEXTS = (
-    "Ada1", "Bob2", "", "' OR 1=1 --", "'; drop table Person; --", 'say "no"', "back\\slash", "two\nlines\r\n", "tab\t",
-    "\x00", "a\x00b", "\x7f", "é", "e\u0301", "😀", "\ufeffbom", "\u202eback", "%_*?", "{0} {name} ${x} $x", "NULL", "null",
-    "[\"a\",\"b\"]", " ", "-0.0", "x" * 1024, "x" * 1025,
-)  # fmt: skip
 STRANGERS = ("nobody", "", "' OR 1=1 --", "Ada1\x00")
 GIVEN_IDS = ("1", "it's", "ß\n")
-_FLOATS = (0.0, 0.5, 1.0, -0.0, 0.1, 1e-07, -5.0, 2.0**53, float("inf"), float("-inf"), float("nan"))
-_UTC_MIN, _UTC_MAX = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-_LITERAL_FREE = (float("inf"), float("-inf"))
+TEXT = ScalarType(Scalar.STRING)
+IN_QUERY = {SRC: "from", DST: "to"}
 
-POOLS: Mapping[Scalar, tuple[Any, ...]] = {
-    Scalar.STRING: TEXTS,
-    Scalar.BOOL: (False, True),
-    **{scalar: (0, 1, 2, 7, *limits, limits[1] // 2 + 1) for scalar, limits in INTEGER_LIMITS.items()},
-    Scalar.F32: (*map(single, _FLOATS), single(3.4028234663852886e38), single(1e-45)),
-    Scalar.F64: (*_FLOATS, 1.7976931348623157e308, 5e-324),
-    Scalar.DATE: (date(2024, 2, 29), date(1970, 1, 1), date(1969, 12, 31), date.min, date.max),
-    Scalar.DATETIME: (
-        datetime(2024, 2, 29, 12, 30, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC),
-        datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), _UTC_MIN, _UTC_MAX,
-    ),
-    Scalar.BLOB: (b"", b"\x00\xff", b"base64:", b"\n" * 70),
-}  # fmt: skip
-"""Values as the graph holds them; the first ones keep most of the rules that a schema may have."""
-
-MISFITS: Mapping[Scalar, tuple[Any, ...]] = {
-    Scalar.STRING: (5, True, b"bytes", ["a"]),
-    Scalar.BOOL: (1, "true", 0.0),
-    **{scalar: (low - 1, high + 1, "7", True, 0.5, 10**60) for scalar, (low, high) in INTEGER_LIMITS.items()},
-    Scalar.F32: ("1.5", 1e39, True),
-    Scalar.F64: ("1.5", True, [1.0]),
-    Scalar.DATE: ("2024-02-30", 19_000, "' OR 1=1 --"),
-    Scalar.DATETIME: ("2024-02-30T00:00:00Z", 0, "' OR 1=1 --"),
-    Scalar.BLOB: ("not base64", 5, "base64:?"),
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A value as the caller gives it, and as the graph holds it."""
-
-    given: Any
-    held: Any
+_SELDOM = st.sampled_from((False, False, False, True))
+_RARELY = st.sampled_from((False,) * 29 + (True,))
+_EITHER = st.booleans()
+_MODES = st.sampled_from(("append", "merge", "overwrite"))
+_SHAPES = st.sampled_from(("records", "records", "rows", "arrow"))
+_FEW = st.integers(0, 3)
+_ORDERED = st.sampled_from(("=", "=", "!=", "<", "<=", ">", ">="))
+_UNORDERED = st.sampled_from(("=", "!="))
 
 
 @dataclass(frozen=True)
 class LoadCall:
-    """The arguments of a load, and the records they are."""
+    """The arguments of a load; then the records that they are, and the types that they touch."""
 
     source: Any
     type: str | None
@@ -104,114 +64,261 @@ class LoadCall:
     records: tuple[Record, ...]
     types: tuple[ElementType, ...]
 
+    def __repr__(self) -> str:
+        return f"load({self.source!r}, type={self.type!r}, mode={self.mode!r})"
+
 
 @dataclass(frozen=True)
 class MutateCall:
-    """The arguments of a mutation, and the statements they are."""
+    """The arguments of a mutation; then the statements that they are."""
 
     text: str
     params: Mapping[str, Any]
     statements: tuple[Statement, ...]
 
-
-# Values
-
-
-@cache
-def held_values(type: PropertyType) -> st.SearchStrategy[Any]:
-    """Values of a type as the graph holds them."""
-    match type:
-        case EnumType(values):
-            return st.sampled_from(values)
-        case ListType(item):
-            return st.lists(held_values(item), max_size=3)
-        case VectorType(size):
-            finite = st.sampled_from([v for v in POOLS[Scalar.F32] if _is_finite(v)])
-            return st.lists(finite, min_size=size, max_size=size)
-    pool = st.sampled_from(POOLS[type.scalar])
-    return pool if type.scalar not in _BROAD else st.one_of(pool, pool, _BROAD[type.scalar])
+    def __repr__(self) -> str:
+        return f"mutate({self.text!r}, {self.params!r})"
 
 
-_BROAD: Mapping[Scalar, st.SearchStrategy[Any]] = {
-    Scalar.STRING: st.text(max_size=4),
-    **{scalar: st.integers(*limits) for scalar, limits in INTEGER_LIMITS.items()},
-    Scalar.F32: st.floats(width=32),
-    Scalar.F64: st.floats(),
-    Scalar.DATE: st.dates(),
-    Scalar.DATETIME: st.datetimes(timezones=st.just(UTC)),
-    Scalar.BLOB: st.binary(max_size=4),
-}
+@dataclass(frozen=True)
+class _Row:
+    """A record beside the values as its caller gives them."""
 
-
-@cache
-def _harmless_values(type: ElementType, property: Property) -> st.SearchStrategy[Any]:
-    """Values that keep the property's own rules, as far as a pool has any."""
-    if not isinstance(property.type, ScalarType):
-        return held_values(property.type)
-    pool = [value for value in POOLS[property.type.scalar] if is_fit(type, property, value)]
-    return st.sampled_from(pool) if pool else held_values(property.type)
-
-
-@cache
-def _misfits(type: PropertyType) -> st.SearchStrategy[Any]:
-    match type:
-        case EnumType():
-            return st.sampled_from(("nobody", "' OR 1=1 --", 1))
-        case ListType(item):
-            bad = st.one_of(st.none(), _misfits(item))
-            return st.one_of(st.just("text"), st.tuples(held_values(item), bad).map(list))
-        case VectorType(size):
-            good = [0.5] * size
-            return st.sampled_from(([*good, 0.5], [float("nan"), *good[1:]], [None, *good[1:]], "text"))
-    return st.sampled_from(MISFITS[type.scalar])
-
-
-@cache
-def _spellings(type: PropertyType, *, query: bool) -> Any:
-    """A function from a held value to the ways in which a caller may write it."""
-
-    def spell(held: Any) -> list[Any]:
-        match held:
-            case datetime():
-                east = timezone(timedelta(hours=5, minutes=30))
-                zoned = [held.astimezone(east)] if _UTC_MIN < held < _UTC_MAX - timedelta(days=1) else []
-                return [held, held.isoformat(), held.replace(tzinfo=None), *zoned]
-            case date():
-                return [held, held.isoformat()]
-            case bytes():
-                return [held, "base64:" + base64.b64encode(held).decode()]
-            case list() if not query:
-                return [held, tuple(held)]
-            case bool():
-                return [held]
-            case int() if not query and float(held) == held and abs(held) <= 1 << 53:
-                return [held, float(held)]
-            case float() if held.is_integer() and abs(held) <= 1 << 53 and str(held) != "-0.0":
-                return [held, int(held)]
-        return [held]
-
-    return spell
+    given: Row
+    record: Record
 
 
 @st.composite
-def _cells(draw: st.DrawFn, type: ElementType, property: Property, *, spoiled: bool, query: bool) -> Cell:
-    if spoiled:
-        return Cell(draw(_misfits(property.type)), MISFIT)
-    if property.nullable and draw(_SELDOM):
-        return Cell(None, None)
-    held = draw(held_values(property.type) if draw(_SELDOM) else _harmless_values(type, property))
-    if query and not _all_finite(held):
-        held = 0.0 if isinstance(held, float) else []
-    return Cell(draw(st.sampled_from(_spellings(property.type, query=query)(held))), held)
+def loads(draw: st.DrawFn, model: GraphModel) -> LoadCall:
+    """A load into one table or several, of records, of plain rows or of an Arrow table."""
+    return _LoadMaker(draw, model).call()
 
 
-_SELDOM = st.sampled_from((False, False, False, True))
-_RARELY = st.sampled_from((False,) * 24 + (True,))
+@st.composite
+def mutations(draw: st.DrawFn, model: GraphModel) -> MutateCall:
+    """A query of up to three statements that insert and update, or that delete."""
+    return _QueryMaker(draw, model).call()
 
 
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, float) or (value == value and abs(value) != float("inf"))
+@dataclass(frozen=True)
+class _Maker:
+    """Draws the parts of one write."""
+
+    draw: st.DrawFn
+    model: GraphModel
+
+    def cell(self, type: ElementType, property: Property, *, spoiled: bool, in_query: bool) -> tuple[Any, Any]:
+        """A value as it is given and as it is held."""
+        if spoiled:
+            # A null is fine in some places and wrong in others.
+            return (None, None) if self.draw(_EITHER) else (self.draw(misfits(property.type)), MISFIT)
+        if property.nullable and self.draw(_SELDOM):
+            return None, None
+        held = self.draw(any_values(property.type) if self.draw(_RARELY) else lawful_values(type, property))
+        held = for_query(held) if in_query else held
+        return self.draw(st.sampled_from(spellings(held, in_query=in_query))), held
+
+    def end(self, node: str, planned: Sequence[str] = ()) -> str:
+        """The id of a node that is there or in the same write; now and then of one that is not."""
+        known = [*self.model.tables[node], *planned]
+        return self.draw(st.sampled_from(STRANGERS if not known or self.draw(_RARELY) else known))  # type: ignore[arg-type]
+
+    def spoiled_among(self, names: Sequence[str]) -> str | None:
+        return self.draw(st.sampled_from(names)) if names and self.draw(_RARELY) else None
 
 
-def _all_finite(value: Any) -> bool:
-    return all(map(_is_finite, value)) if isinstance(value, list) else _is_finite(value)
+class _LoadMaker(_Maker):
+    def call(self) -> LoadCall:
+        mode, shape = self.draw(_MODES), self.draw(_SHAPES)
+        types = list(self.model.schema)
+        if shape == "records":
+            chosen = self.draw(st.lists(st.sampled_from(types), min_size=1, max_size=3, unique_by=lambda t: t.name))
+            return self._of_records(mode, chosen)
+        type = self.draw(st.sampled_from(types))
+        rows = self._rows(type, mode, {}, spoilable=shape == "rows")
+        source = [_as_plain(row) for row in rows] if shape == "rows" else self._arrow(type, rows)
+        return LoadCall(source, type.name, mode, tuple(row.record for row in rows), (type,))
+
+    def _of_records(self, mode: str, chosen: Sequence[ElementType]) -> LoadCall:
+        planned: dict[str, list[str]] = {}
+        rows: list[_Row] = []
+        for type in sorted(chosen, key=lambda t: t.kind == "edge"):
+            of_type = self._rows(type, mode, planned, spoilable=True)
+            planned[type.name] = [id for row in of_type if (id := _planned_id(row.record))]
+            rows += of_type
+        if self.draw(_EITHER):
+            rows.reverse()
+        records = tuple(row.record for row in rows)
+        touched = tuple(type for type in chosen if any(record.type is type for record in records))
+        return LoadCall([_as_record(row) for row in rows], None, mode, records, touched)
+
+    def _rows(
+        self, type: ElementType, mode: str, planned: Mapping[str, Sequence[str]], *, spoilable: bool
+    ) -> list[_Row]:
+        return [self._row(type, mode, planned, spoilable) for _ in range(self.draw(_FEW))]
+
+    def _row(self, type: ElementType, mode: str, planned: Mapping[str, Sequence[str]], spoilable: bool) -> _Row:
+        spoiled = self.spoiled_among([p.name for p in type.properties]) if spoilable else None
+        cells = {p.name: self.cell(type, p, spoiled=p.name == spoiled, in_query=False) for p in type.properties}
+        if isinstance(type, EdgeType):
+            ends = {end: self.end(node, planned.get(node, ())) for end, node in ((SRC, type.source), (DST, type.target))}
+            cells |= {end: (id, id) for end, id in ends.items()}
+        record = Record(type, {name: held for name, (_, held) in cells.items()})
+        if (id := self._given_id(type, record)) is not None:
+            cells[ID] = (id, id)
+        return _Row({name: given for name, (given, _) in cells.items()}, Record(type, {n: h for n, (_, h) in cells.items()}))
+
+    def _given_id(self, type: ElementType, record: Record) -> str | None:
+        """An id where a record may bring one: a keyed node only the one that it has anyway."""
+        if not self.draw(_SELDOM):
+            return None
+        if is_keyed(type):
+            return self.draw(st.sampled_from(GIVEN_IDS)) if self.draw(_RARELY) else _planned_id(record)
+        known = [id for id in self.model.tables[type.name] if isinstance(id, str)]
+        return self.draw(st.sampled_from((*GIVEN_IDS, *known)))
+
+    def _arrow(self, type: ElementType, rows: Sequence[_Row]) -> pa.Table:
+        """The rows as a table of the physical types, or of others that hold the same values."""
+        names = [name for name in type.arrow.names if name != ID or self.draw(_EITHER) or _any_id(rows)]
+        columns = {}
+        for name in names:
+            array = pa.array([row.record.values.get(name) for row in rows], type.arrow.field(name).type)
+            if pa.types.is_string(array.type) and self.draw(_EITHER):
+                array = array.cast(pa.large_string()).dictionary_encode()
+            columns[name] = array
+        return pa.table(columns)
+
+
+class _QueryMaker(_Maker):
+    def call(self) -> MutateCall:
+        types = list(self.model.schema)
+        deletes, count = self.draw(_SELDOM), self.draw(st.integers(1, 3))
+        scribe = _Scribe(self.draw)
+        statements: list[Statement] = []
+        for _ in range(count):
+            type = self.draw(st.sampled_from(types))
+            if deletes:
+                statements.append(self._delete(type, scribe))
+            elif self.draw(_EITHER) or not _updatable(type):
+                statements.append(self._insert(type, scribe))
+            else:
+                statements.append(self._update(type, scribe))
+        return MutateCall(scribe.text(), scribe.params, tuple(statements))
+
+    def _insert(self, type: ElementType, scribe: _Scribe) -> Insert:
+        values = self._assigned(type, type.properties, scribe)
+        if isinstance(type, EdgeType):
+            values |= {end: self.end(node) for end, node in ((SRC, type.source), (DST, type.target))}
+        ends = [f"{IN_QUERY[end]}: {scribe.value(values[end], values[end], TEXT)}" for end in (SRC, DST) if end in values]
+        scribe.statement(f"insert {type.name} {{ {', '.join([*scribe.taken(), *ends])} }}")
+        return Insert(Record(type, values))
+
+    def _update(self, type: ElementType, scribe: _Scribe) -> Update:
+        chosen = self.draw(st.lists(st.sampled_from(_updatable(type)), min_size=1, max_size=2, unique_by=lambda p: p.name))
+        values = self._assigned(type, chosen, scribe)
+        assignments = ", ".join(scribe.taken())
+        predicate = self._predicate(type, scribe)
+        scribe.statement(f"update {type.name} set {{ {assignments} }} where {scribe.taken()[0]}")
+        return Update(type, values, predicate)
+
+    def _delete(self, type: ElementType, scribe: _Scribe) -> Delete:
+        predicate = self._predicate(type, scribe)
+        scribe.statement(f"delete {type.name} where {scribe.taken()[0]}")
+        return Delete(type, predicate)
+
+    def _assigned(self, type: ElementType, properties: Sequence[Property], scribe: _Scribe) -> dict[str, Any]:
+        spoiled = self.spoiled_among([p.name for p in properties])
+        values = {}
+        for p in properties:
+            given, held = self.cell(type, p, spoiled=p.name == spoiled, in_query=True)
+            values[p.name] = held
+            scribe.take(f"{p.name}: {scribe.value(given, held, p.type)}")
+        return values
+
+    def _predicate(self, type: ElementType, scribe: _Scribe) -> Predicate:
+        comparable = {p.name: p.type for p in type.properties if _is_comparable(p.type)}
+        columns: dict[str, PropertyType] = {ID: TEXT, **comparable}
+        if isinstance(type, EdgeType):
+            columns |= {SRC: TEXT, DST: TEXT}
+        column = self.draw(st.sampled_from(list(columns)))
+        kind = columns[column]
+        held = for_query(self._compared_with(type, column, kind))
+        given = self.draw(st.sampled_from(spellings(held, in_query=True)))
+        unordered = isinstance(kind, EnumType) or kind == ScalarType(Scalar.BOOL)
+        op = self.draw(_UNORDERED if unordered else _ORDERED)
+        scribe.take(f"{IN_QUERY.get(column, column)} {op} {scribe.value(given, held, kind)}")
+        return Predicate(column, op, held)
+
+    def _compared_with(self, type: ElementType, column: str, kind: PropertyType) -> Any:
+        """Mostly a value that a row has."""
+        table = self.model.tables[type.name]
+        seen = [id if column == ID else row[column] for id, row in table.items()]
+        seen = [value for value in seen if value is not None]
+        return self.draw(any_values(kind) if not seen or self.draw(_RARELY) else st.sampled_from(seen))
+
+
+class _Scribe:
+    """Writes a query: values go into its text or become parameters."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.params: dict[str, Any] = {}
+        self._draw = draw
+        self._declared: list[str] = []
+        self._statements: list[str] = []
+        self._parts: list[str] = []
+
+    def value(self, given: Any, held: Any, type: PropertyType) -> str:
+        if held is not MISFIT and self._draw(_EITHER):
+            return literal(held)
+        name = f"p{len(self.params)}"
+        self.params[name] = given
+        self._declared.append(f"${name}: {TEXT if isinstance(type, EnumType) else type}{'?' if given is None else ''}")
+        return f"${name}"
+
+    def take(self, part: str) -> None:
+        self._parts.append(part)
+
+    def taken(self) -> list[str]:
+        parts, self._parts = self._parts, []
+        return parts
+
+    def statement(self, text: str) -> None:
+        self._statements.append(text)
+
+    def text(self) -> str:
+        return f"query q({', '.join(self._declared)}) {{\n  " + "\n  ".join(self._statements) + "\n}"
+
+
+def _planned_id(record: Record) -> str | None:
+    """The id that a record will have, as far as that is known beforehand."""
+    if not is_keyed(record.type):
+        return record.values.get(ID)
+    assert isinstance(record.type, NodeType)
+    key = [record.values[name] for name in record.type.key]
+    return None if any(value is None or value is MISFIT for value in key) else key_text(record)
+
+
+def _any_id(rows: Sequence[_Row]) -> bool:
+    return any(ID in row.given for row in rows)
+
+
+def _as_plain(row: _Row) -> dict[str, Any]:
+    return {IN_QUERY.get(name, name): given for name, given in row.given.items()}
+
+
+def _as_record(row: _Row) -> dict[str, Any]:
+    """The record as a line of JSON has it, with what is null left out."""
+    type = row.record.type
+    data = {name: given for name, given in row.given.items() if given is not None and name not in (ID, SRC, DST)}
+    ends = {"from": row.given[SRC], "to": row.given[DST]} if isinstance(type, EdgeType) else {}
+    id = {ID: row.given[ID]} if ID in row.given else {}
+    return {"edge" if type.kind == "edge" else "type": type.name, **id, **ends, "data": data}
+
+
+def _updatable(type: ElementType) -> list[Property]:
+    key = type.key if isinstance(type, NodeType) else ()
+    return [p for p in type.properties if p.name not in key]
+
+
+def _is_comparable(type: PropertyType) -> bool:
+    return not isinstance(type, ListType | VectorType) and type != ScalarType(Scalar.BLOB)

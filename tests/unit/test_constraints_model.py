@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,8 +26,7 @@ from omniray.engine.schema import (
     Schema,
     Unique,
 )
-
-Row = dict[str, Any]
+from tests.pinned_rows import FIRST_ADDRESS, Graph, PinnedRows, Row, nullable
 
 TEXT, NUMBER = ScalarType(Scalar.STRING), ScalarType(Scalar.I64)
 PERSON = NodeType(
@@ -59,33 +57,6 @@ class TableWrite:
 
 
 Write = dict[str, TableWrite]
-Graph = dict[str, list[Row]]
-
-
-class FakeState:
-    """A pinned graph over plain rows, which insists on being asked as it promises to be."""
-
-    def __init__(self, graph: Graph, lookup_keys_max: int) -> None:
-        self.lookup_keys_max = lookup_keys_max
-        self.tables = {t.table_key: pinned_table(t, graph.get(t.name, [])) for t in SCHEMA}
-
-    def count(self, table_key: str) -> int:
-        return int(self.tables[table_key].num_rows)
-
-    def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
-        assert self.count(table_key)
-        assert 0 < len(values) <= self.lookup_keys_max
-        table = self.tables[table_key]
-        return table.filter(pc.is_in(table[column], value_set=values)).select([*columns, "_rowaddr"])
-
-    def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
-        assert self.count(table_key)
-        return self.tables[table_key].select(["_rowaddr", *columns]).to_reader(max_chunksize=2)
-
-
-def pinned_table(type: ElementType, rows: list[Row]) -> pa.Table:
-    table = pa.Table.from_pylist(rows, schema=type.arrow)
-    return table.append_column("_rowaddr", pa.array(range(100, 100 + len(rows)), pa.uint64()))
 
 
 class Broken(Exception):
@@ -249,7 +220,10 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 PEOPLE = st.builds(
     lambda id, email, team, rank: {"id": id, "name": id, "email": email, "team": team, "rank": rank},
-    texts("abcde"), maybe(texts("wxyz")), maybe(texts("rb")), maybe(st.integers(0, 2)),
+    texts("abcde"),
+    maybe(texts("wxyz")),
+    maybe(texts("rb")),
+    maybe(st.integers(0, 2)),
 )
 COMPANIES = st.builds(lambda id, tax: {"id": id, "tax": tax}, maybe(texts("ACM")), maybe(st.integers(0, 3)))
 
@@ -300,14 +274,10 @@ def judged(graph: Graph, write: Write, *, reject: bool, memory_rows: int, lookup
                     )
                 if table.deletes:
                     log.delete(type, pa.array(table.deletes, pa.string()))
-        state = FakeState(graph, lookup_keys_max)
+        state = PinnedRows(SCHEMA, graph, lookup_keys_max)
         verdict = judge(log, SCHEMA, state, reject=reject, lookup_keys_max=lookup_keys_max)
         assert judge(log, SCHEMA, state, reject=reject, lookup_keys_max=lookup_keys_max) == verdict
         return verdict
-
-
-def nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def check(graph: Graph, write: Write, *, reject: bool, memory_rows: int, lookup_keys_max: int) -> None:
@@ -332,7 +302,7 @@ def check(graph: Graph, write: Write, *, reject: bool, memory_rows: int, lookup_
         assert table.dropped.to_pylist() == sorted(case.superseded | case.rejected.keys())
         assert dict(zip(table.adopted["row"].to_pylist(), table.adopted["id"].to_pylist(), strict=True)) == case.adopted
         displaced = [n for n, row in enumerate(case.pinned) if row["id"] in case.displaced]
-        assert sorted(table.replaced["_rowaddr"].to_pylist()) == [100 + n for n in displaced]
+        assert sorted(table.replaced["_rowaddr"].to_pylist()) == [FIRST_ADDRESS + n for n in displaced]
         assert sorted(table.replaced["id"].to_pylist()) == sorted(case.pinned[n]["id"] for n in displaced)
 
 

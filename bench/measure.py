@@ -1,0 +1,169 @@
+"""What a benchmark reports: figures beside their targets, in a table for people and in JSON for programs.
+
+The machine is never quiet, so whatever is compared is measured in turns and compared by medians.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure should be: at most `limit`, and at least `least` where it is bounded on both sides."""
+
+    limit: float
+    least: float = 0.0
+    unit: str = ""
+
+    def __str__(self) -> str:
+        low = f"{self.least:g} to " if self.least else "≤ "
+        return f"{low}{self.limit:g}{self.unit}"
+
+    def met_by(self, value: float) -> bool:
+        return self.least <= value <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the report: what was measured, ours, the bare library's, and the value that the target judges."""
+
+    what: str
+    ours: str
+    bare: str = ""
+    value: float | None = None
+    target: Target | None = None
+
+    @property
+    def verdict(self) -> str:
+        """`met` or `missed`; nothing where there is no target."""
+        if self.target is None or self.value is None:
+            return ""
+        return "met" if self.target.met_by(self.value) else "missed"
+
+    @property
+    def shown_value(self) -> str:
+        if self.value is None:
+            return ""
+        unit = self.target.unit if self.target is not None else "×"
+        return f"{self.value:.2f}{unit}" if unit.strip() == "×" else f"{self.value:.3g}{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The figures of one benchmark, and how they were taken."""
+
+    name: str
+    title: str
+    how: str
+    figures: tuple[Figure, ...]
+
+
+def times(limit: float, least: float = 0.0) -> Target:
+    """A target for a ratio."""
+    return Target(limit, least, "×")
+
+
+def compared(what: str, ours_s: Sequence[float], bare_s: Sequence[float], target: Target | None = None) -> Figure:
+    """Times of ours beside times of the other that were taken in turns with them."""
+    ours, bare = median(ours_s), median(bare_s)
+    return Figure(what, milliseconds(ours), milliseconds(bare), ours / bare, target)
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"
+
+
+def kibibytes(count: float) -> str:
+    return f"{count / 1024:,.1f} KiB"
+
+
+def timed(action: Callable[[], object]) -> float:
+    """How long an action takes, in seconds."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The time that something took: on the clock, and on all processors together."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def spent(action: Callable[[], object]) -> Spent:
+    """What an action takes of this process's time."""
+    cpu_started = time.process_time()
+    seconds = timed(action)
+    return Spent(seconds, time.process_time() - cpu_started)
+
+
+def in_turns(count: int, *actions: Callable[[], float]) -> list[list[float]]:
+    """What each action measures, `count` times each, in turns so that noise hits all of them alike."""
+    taken: list[list[float]] = [[] for _ in actions]
+    for _ in range(count):
+        for action, values in zip(actions, taken, strict=True):
+            values.append(action())
+    return taken
+
+
+def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
+    """Run a module as a process of its own and read the JSON that it prints last."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held so far."""
+    status = Path("/proc/self/status")
+    if status.exists():  # the kernel's `ru_maxrss` would count what the parent held when it started this process
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def print_section(console: Console, section: Section) -> None:
+    """Show a section as a table, its figures judged."""
+    table = Table(title=escape(section.title), caption=escape(section.how), box=box.SIMPLE_HEAD, title_justify="left")
+    table.caption_justify = "left"
+    for name in ("", "ours", "bare", "figure", "target", "verdict"):
+        table.add_column(name, justify="left" if not name else "right")
+    for figure in section.figures:
+        colour = {"met": "green", "missed": "red"}.get(figure.verdict, "default")
+        target = "" if figure.target is None else str(figure.target)
+        cells = (figure.what, figure.ours, figure.bare, figure.shown_value, target)
+        table.add_row(*(escape(cell) for cell in cells), f"[{colour}]{figure.verdict}[/]")
+    console.print(table)
+
+
+def write_json(path: Path, sections: Iterable[Section]) -> None:
+    """Write all figures with their verdicts, for programs."""
+    report = [
+        {**asdict(figure), "section": section.name, "verdict": figure.verdict}
+        for section in sections
+        for figure in section.figures
+    ]
+    path.write_text(json.dumps(report, indent=2) + "\n")

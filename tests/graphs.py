@@ -1,0 +1,180 @@
+"""A small graph for tests of the write path, and its parts with a clock that the test owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import omniray
+from omniray.engine.birth import give_birth, read_schema
+from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.finalise import Finaliser
+from omniray.engine.identity import new_ulid
+from omniray.engine.intent import Mode
+from omniray.engine.line import CommitObject
+from omniray.engine.manifest import Manifest
+from omniray.engine.schema import ID, ElementType, Schema
+from omniray.engine.state import PinnedState, TableCache
+from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.tables import NOTHING_REPLACED, TableStorage
+from omniray.engine.write import Affected, Author, Resolution, TableWrite
+from omniray.engine.writer import EmbeddedWriter
+from tests.stores import Root
+
+SCHEMA = """node Person {
+    name: String @key
+    age: I32?
+}
+node City {
+    name: String @key
+}
+edge Knows: Person -> Person
+"""
+PERSON, CITY, KNOWS = "node:Person", "node:City", "edge:Knows"
+
+INSERT = "query add($name: String, $age: I32?) { insert Person { name: $name, age: $age } }"
+INSERT_CITY = "query add($name: String) { insert City { name: $name } }"
+AGE = "query age($name: String, $age: I32) { update Person set { age: $age } where name = $name }"
+DELETE = "query remove($name: String) { delete Person where name = $name }"
+
+
+def new_graph(root: Root, name: str = "graph") -> omniray.Graph:
+    return omniray.init(f"{root.uri}/{name}", schema=SCHEMA, storage_options=root.storage_options)
+
+
+def reopen(graph: omniray.Graph, root: Root, *, read_only: bool = False) -> omniray.Graph:
+    return omniray.open(graph.uri, storage_options=root.storage_options, read_only=read_only)
+
+
+def insert(graph: omniray.Graph, *names: str) -> None:
+    for name in names:
+        graph.mutate(INSERT, {"name": name, "age": None})
+
+
+def people(graph: omniray.Graph | omniray.Snapshot) -> list[str]:
+    snapshot = graph.snapshot() if isinstance(graph, omniray.Graph) else graph
+    found: list[str] = sorted(snapshot.table("Person", ["name"])["name"].to_pylist())
+    return found
+
+
+def files_below(folder: str | Path) -> list[str]:
+    root = Path(folder)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@dataclass
+class Clock:
+    """Time that passes only when somebody sleeps, or the test says so."""
+
+    now_s: float = 0.0
+    slept_s: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+@dataclass
+class Parts:
+    """The engine below `Graph`, each part in reach."""
+
+    store: ObjectStore
+    schema: Schema
+    log: CommitLog
+    manifest: Manifest
+    storage: TableStorage
+    cache: TableCache
+    finaliser: Finaliser
+    writer: EmbeddedWriter
+    clock: Clock
+
+    def newest(self) -> CommitObject:
+        found = self.log.newest_listed()
+        assert found is not None
+        return found
+
+    def line(self) -> list[CommitObject]:
+        """All objects, oldest first."""
+        return list(reversed(self.log.down_to(self.newest(), 1)))
+
+    def commit_ids(self) -> list[str]:
+        return [commit.commit_id for obj in self.line() for commit in obj.commits if commit.kind != "Init"]
+
+    def rows(self, table_key: str = PERSON) -> list[str]:
+        table = self.cache.open(table_key, self.newest().pins[table_key])
+        found: list[str] = sorted(table.scan([ID]).read_all()[ID].to_pylist())
+        return found
+
+    def close(self) -> None:
+        try:
+            self.finaliser.close()
+        finally:
+            self.writer.close()
+
+
+def create_store(root: Root, name: str = "graph") -> ObjectStore:
+    """A graph's store just after its birth."""
+    store = open_store(f"{root.uri}/{name}", root.storage_options)
+    give_birth(store, SCHEMA)
+    return store
+
+
+def parts_of(store: ObjectStore, wrap_log: Callable[[CommitLog], CommitLog] = lambda log: log) -> Parts:
+    """The parts of one more process on a graph."""
+    schema = read_schema(store)[0]
+    log = wrap_log(CommitLog(store, MAIN_BRANCH))
+    manifest, storage, clock = Manifest(store, MAIN), TableStorage(store), Clock()
+    cache = TableCache(store, storage, schema, read_only=False)
+    finaliser = Finaliser(store, log, manifest)
+    newest = log.newest()
+    assert newest is not None
+    writer = EmbeddedWriter(
+        log, manifest, storage, cache, finaliser, newest, clock=clock, sleep=clock.sleep, random=lambda: 1.0
+    )
+    return Parts(store, schema, log, manifest, storage, cache, finaliser, writer, clock)
+
+
+def rows_of(type: ElementType, ids: Iterable[str], age: int = 0) -> pa.Table:
+    """Rows of a node type, each with its id as name."""
+    columns: dict[str, Any] = {ID: list(ids)}
+    columns["name"] = columns[ID]
+    if "age" in type.arrow.names:
+        columns["age"] = pa.array([age] * len(columns[ID]), pa.int32())
+    return pa.table(columns, schema=type.arrow)
+
+
+@dataclass
+class Adding:
+    """An intent that appends ids to tables, and notes on which versions it was judged."""
+
+    schema: Schema
+    ids: Mapping[str, list[str]]
+    consults: tuple[str, ...] = ()
+    strictly: frozenset[str] = frozenset()
+    expected_versions: Mapping[str, int] = field(default_factory=dict)
+    strict: bool = False
+    refuse: Callable[[PinnedState], Exception | None] = lambda state: None
+    commit_id: str = field(default_factory=new_ulid)
+    kind: str = "Mutation"
+    author: Author = Author("ann")  # noqa: RUF009
+    judged: list[dict[str, int]] = field(default_factory=list)
+
+    def resolve(self, state: PinnedState) -> Resolution:
+        self.judged.append({key: state.version(key) for key in (PERSON, CITY)})
+        for table_key in self.consults:
+            state.count(table_key)
+        if (refusal := self.refuse(state)) is not None:
+            raise refusal
+        tables = {
+            key: TableWrite(Mode.APPEND, rows_of(self.schema.by_table_key[key], ids), NOTHING_REPLACED)
+            for key, ids in self.ids.items()
+            if ids
+        }
+        return Resolution(tables, Affected(nodes=sum(map(len, self.ids.values()))), self.strictly)

@@ -1,0 +1,310 @@
+"""Phase D: who may give a version its final name, what else may be there, and what flush waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pytest
+
+from omniray.engine import finalise
+from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
+from omniray.engine.finalise import final_name, give_final_name, wait_for_final_name
+from omniray.engine.line import Answer, Pin
+from omniray.engine.store import DirectoryStore, ObjectStore
+from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
+from tests.stores import Root
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
+
+
+@pytest.fixture
+def parts(store: ObjectStore) -> Iterator[Parts]:
+    parts = parts_of(store)
+    yield parts
+    with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
+        parts.close()
+
+
+class NoPhaseD:
+    """Stands in for a finaliser whose process died after Phase C."""
+
+    finalised_through = 0
+
+    def notice(self, landed: object) -> None:
+        pass
+
+
+def commit_and_die(store: ObjectStore, *names: str) -> Pin:
+    """A writer whose Phase D never runs; the pin that it left behind."""
+    parts = parts_of(store)
+    parts.writer._finaliser = NoPhaseD()  # type: ignore[assignment]
+    for name in names:
+        parts.writer.commit(Adding(parts.schema, {PERSON: [name]}))
+    parts.writer.close()
+    return parts.newest().pins[PERSON]
+
+
+def plain(store: ObjectStore, table: str = "nodes/Person") -> lance.LanceDataset:
+    return lance.dataset(f"{store.uri}/{table}", storage_options=store.lance_options)
+
+
+def plain_names(store: ObjectStore) -> list[str]:
+    found: list[str] = sorted(plain(store).to_table()["name"].to_pylist())
+    return found
+
+
+def staging_names(store: ObjectStore) -> list[str]:
+    return [name for name in store.names("nodes/Person/_versions") if ".manifest-" in name]
+
+
+# Final names
+
+
+def test_another_process_gives_the_final_name(any_root: Root) -> None:
+    store = create_store(any_root)
+    pin = commit_and_die(store, "ann")
+    assert plain_names(store) == []
+    give_final_name(store, PERSON, pin)
+    assert plain_names(store) == ["ann"]
+    assert plain(store).read_transaction(pin.version).uuid == pin.transaction
+
+
+def test_giving_the_final_name_again_changes_nothing(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    give_final_name(store, PERSON, pin)
+    give_final_name(store, PERSON, pin)
+    assert plain_names(store) == ["ann"]
+
+
+def test_the_final_name_is_known_when_the_staging_name_is_gone(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    assert pin.staging is not None
+    give_final_name(store, PERSON, pin)
+    store.delete(pin.staging)
+    give_final_name(store, PERSON, pin)
+
+
+def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    foreign = plain(store)
+    lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
+    assert plain(store).version == pin.version
+    with pytest.raises(TableDrift, match="omniray repair") as drift:
+        give_final_name(store, PERSON, pin)
+    assert drift.value.facts == {"table_key": PERSON, "version": pin.version}
+    assert plain(store).read_transaction(pin.version).uuid != pin.transaction
+    assert staging_names(store) != []
+
+
+def test_a_version_with_neither_name_is_an_invariant_violation(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    assert pin.staging is not None
+    store.delete(pin.staging)
+    with pytest.raises(InvariantViolation, match="neither a final nor a staging name"):
+        give_final_name(store, PERSON, pin)
+
+
+def test_a_name_that_appears_between_the_two_looks_is_found(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process gives the final name and deletes the staging name just before we copy."""
+    pin = commit_and_die(store, "ann")
+    copy = store.copy_if_absent
+
+    def overtaken(source: str, target: str) -> Answer | None:
+        copy(source, target)
+        store.delete(source)
+        return copy(source, target)
+
+    monkeypatch.setattr(store, "copy_if_absent", overtaken)
+    give_final_name(store, PERSON, pin)
+    assert plain_names(store) == ["ann"]
+
+
+def test_unclear_answers_are_asked_again_and_then_told(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = commit_and_die(store, "ann")
+    copy, answers = store.copy_if_absent, [Answer.UNCLEAR, Answer.UNCLEAR]
+
+    def unclear_twice(source: str, target: str) -> Answer | None:
+        return answers.pop() if answers else copy(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "copy_if_absent", lambda *_: Answer.UNCLEAR)
+        with pytest.raises(StorageError, match="no clear answer"):
+            give_final_name(store, PERSON, pin)
+    monkeypatch.setattr(store, "copy_if_absent", unclear_twice)
+    give_final_name(store, PERSON, pin)
+    assert plain_names(store) == ["ann"]
+
+
+# Readers that may not write
+
+
+def test_a_read_only_reader_waits_until_the_writer_is_through(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            give_final_name(store, PERSON, pin)
+
+    wait_for_final_name(store, PERSON, pin, sleep=sleep)
+    assert len(pauses) == 3
+
+
+def test_a_read_only_reader_gives_up_after_a_while_says_who_must_heal_and_writes_nothing(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    pauses: list[float] = []
+    with pytest.raises(NotFinalised, match="open the graph read-write once to heal"):
+        wait_for_final_name(store, PERSON, pin, sleep=pauses.append)
+    assert finalise.WAIT_FOR_FINAL_S <= sum(pauses) < 2 * finalise.WAIT_FOR_FINAL_S
+    assert plain_names(store) == []
+
+
+def test_a_read_only_reader_does_not_take_a_foreign_version_for_the_pinned_one(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    foreign = plain(store)
+    lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
+    with pytest.raises(TableDrift):
+        wait_for_final_name(store, PERSON, pin, sleep=lambda _: pytest.fail("it waited for what is there"))
+
+
+# The finaliser
+
+
+def test_when_flush_returns_names_are_final_the_fold_is_done_and_staging_names_are_gone(any_root: Root) -> None:
+    parts = parts_of(create_store(any_root))
+    for name in ("ann", "bob"):
+        parts.writer.commit(Adding(parts.schema, {PERSON: [name], CITY: [name]}))
+    parts.finaliser.flush()
+    assert plain_names(parts.store) == ["ann", "bob"]
+    assert staging_names(parts.store) == []
+    assert parts.manifest.folded_through() == parts.finaliser.finalised_through == parts.newest().seq
+    parts.close()
+
+
+def test_what_a_dead_writer_left_is_finished_with_the_next_write(store: ObjectStore) -> None:
+    commit_and_die(store, "ann", "bob")
+    parts = parts_of(store)
+    parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
+    parts.close()
+    assert plain_names(store) == ["ann", "bob"]
+    assert staging_names(store) == []
+    assert parts.manifest.folded_through() == 4
+
+
+def test_final_names_are_given_in_the_order_of_the_line(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    real = finalise.give_final_name
+    monkeypatch.setattr(
+        finalise, "give_final_name", lambda store, key, pin: (given.append(pin.version), real(store, key, pin))
+    )
+    commit_and_die(parts.store, "ann", "bob", "cat")
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["dan"]}))
+    parts.finaliser.flush()
+    assert given == [2, 3, 4, 5]
+
+
+def test_the_next_object_says_what_is_finalised_and_frees_its_pins(parts: Parts) -> None:
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    parts.finaliser.flush()
+    parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
+    newest = parts.newest()
+    assert newest.finalised_through == 2
+    assert newest.pins[PERSON].staging is None
+    assert newest.pins[CITY].staging is not None
+
+
+def test_flush_waits_for_phase_d(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go, real = threading.Event(), finalise.give_final_name
+
+    def held(store: ObjectStore, key: str, pin: Pin) -> None:
+        may_go.wait()
+        real(store, key, pin)
+
+    monkeypatch.setattr(finalise, "give_final_name", held)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    flushing = threading.Thread(target=parts.finaliser.flush)
+    flushing.start()
+    flushing.join(timeout=0.05)
+    assert flushing.is_alive()
+    assert plain_names(parts.store) == []
+    may_go.set()
+    flushing.join()
+    assert plain_names(parts.store) == ["ann"]
+
+
+def test_flush_with_nothing_to_do_returns(parts: Parts) -> None:
+    parts.finaliser.flush()
+
+
+def test_flush_says_what_stood_in_the_way_and_tries_again_the_next_time(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.store, "copy_if_absent", _down)
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+        with pytest.raises(StorageError, match="the store is down"):
+            parts.finaliser.flush()
+    parts.finaliser.flush()
+    assert plain_names(parts.store) == ["ann"]
+
+
+def _down(*_: object) -> Answer:
+    raise StorageError("the store is down")
+
+
+def _broken(*_: object) -> Answer:
+    raise RuntimeError("a bug, or an error of a library that nobody expected")
+
+
+def test_an_unexpected_error_ends_a_flush_too(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the thread dies of it, and flush and close wait for ever."""
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.store, "copy_if_absent", _broken)
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+        flushing = threading.Thread(target=lambda: _swallow(parts.finaliser.flush), daemon=True)
+        flushing.start()
+        flushing.join(timeout=10)
+        assert not flushing.is_alive()
+
+
+def _swallow(call: Callable[[], None]) -> None:
+    with pytest.raises(Exception, match="nobody expected"):
+        call()
+
+
+def test_drift_is_told_by_flush_and_the_foreign_version_is_left_alone(parts: Parts) -> None:
+    foreign = plain(parts.store)
+    pin = commit_and_die(parts.store, "ann")
+    lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
+    parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
+    with pytest.raises(TableDrift):
+        parts.finaliser.flush()
+    assert plain(parts.store).version == pin.version
+    assert parts.manifest.folded_through() == 1
+
+
+def test_a_staging_name_that_can_t_be_deleted_is_no_failure(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.store, "delete_all", _down)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    parts.finaliser.flush()
+    assert plain_names(parts.store) == ["ann"]
+
+
+def test_the_final_name_is_the_staging_name_without_its_suffix() -> None:
+    assert final_name("nodes/A/_versions/00001.manifest-abc-def") == "nodes/A/_versions/00001.manifest"
+
+
+def test_a_pin_without_a_staging_path_needs_nothing(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = replace(commit_and_die(store, "ann"), staging=None)
+    nowhere = DirectoryStore(Path("/nowhere"))
+    give_final_name(nowhere, PERSON, pin)
+    wait_for_final_name(nowhere, PERSON, pin)

@@ -1,0 +1,233 @@
+"""The line made queryable: each object is folded exactly once, and history and pins come out of it as they were."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pytest
+
+from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.line import EMBEDDED, FORMAT, Commit, CommitObject, Pin, follow
+from omniray.engine.manifest import STAMP, TAIL_ROWS_MAX, Manifest
+from omniray.engine.schema_parser import parse_schema
+from omniray.engine.store import DirectoryStore, ObjectStore
+from tests.graphs import CITY, PERSON, SCHEMA
+from tests.stores import Root
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def commit(number: int, *tables: str) -> Commit:
+    return Commit(f"commit-{number:06}", "Load", "ann", _us(BEGIN + timedelta(seconds=number)), tables, tenant="acme")
+
+
+def _us(at: datetime) -> int:
+    return int(at.timestamp()) * 1_000_000
+
+
+def birth() -> CommitObject:
+    pins = {key: Pin(1, f"tx-{key}-1", 1, 0) for key in (PERSON, CITY)}
+    return CommitObject(1, "", "op-1", 1, EMBEDDED, pins, (commit(1, PERSON, CITY),), (), 1, "commit-000001")
+
+
+def line(count: int, *, commits_each: int = 1) -> list[CommitObject]:
+    """Objects 1 to `count`: the even ones move Person, every fifth moves City."""
+    objects = [birth()]
+    for seq in range(2, count + 1):
+        before = objects[-1]
+        moves = [key for key, by in ((PERSON, 2), (CITY, 5)) if seq % by == 0]
+        changed = {k: Pin(before.pins[k].version + 1, f"tx-{k}-{seq}", seq, rows=seq, staging="s") for k in moves}
+        commits = tuple(commit(seq * commits_each + n, *moves) for n in range(commits_each))
+        objects.append(follow(before, op_id=f"op-{seq}", changed=changed, commits=commits, finalised_through=0))
+    return objects
+
+
+@pytest.fixture
+def store(disk: Root) -> DirectoryStore:
+    return DirectoryStore(Path(disk.uri))
+
+
+def born(store: ObjectStore) -> Manifest:
+    return Manifest.create(store, "main", parse_schema(SCHEMA), birth())
+
+
+def test_a_manifest_is_born_with_its_registrations_and_the_first_object(store: DirectoryStore) -> None:
+    manifest = born(store)
+    assert manifest.folded_through() == 1
+    assert [entry.commit_id for entry in manifest.commits()] == ["commit-000001"]
+    rows = lance.dataset(f"{store.uri}/__manifest").to_table().to_pylist()
+    assert {r["object_id"] for r in rows if r["object_type"] == "table"} == {
+        "table:node:Person",
+        "table:node:City",
+        "table:edge:Knows",
+    }
+    assert [r["object_id"] for r in rows if r["object_type"] == "graph_head"] == ["graph_head:main"]
+
+
+def test_history_comes_back_newest_first_with_everything_that_was_said(store: DirectoryStore) -> None:
+    manifest = born(store)
+    objects = line(7)
+    manifest.fold(objects[1:3])
+    manifest.fold(objects[3:])
+    entries = list(Manifest(store, "main").commits())
+    assert [entry.seq for entry in entries] == [7, 6, 5, 4, 3, 2, 1]
+    newest = entries[1]
+    assert (newest.commit_id, newest.parent, newest.op_id) == ("commit-000006", "commit-000005", "op-6")
+    assert (newest.kind, newest.actor, newest.tenant, newest.tables) == ("Load", "ann", "acme", (PERSON,))
+    assert newest.at == BEGIN + timedelta(seconds=6)
+    assert [e.seq for e in Manifest(store, "main").commits(limit=2)] == [7, 6]
+
+
+def test_several_commits_of_one_object_are_each_other_s_parents(store: DirectoryStore) -> None:
+    manifest = born(store)
+    manifest.fold(line(3, commits_each=3)[1:])
+    parents = {entry.commit_id: entry.parent for entry in manifest.commits()}
+    chain = sorted(parents)
+    assert [parents[c] for c in chain] == ["", *chain[:-1]]
+
+
+def test_an_object_that_is_folded_already_is_not_folded_again(store: DirectoryStore) -> None:
+    manifest = born(store)
+    objects = line(5)
+    assert manifest.fold(objects[1:]) == 5
+    assert manifest.fold(objects[1:]) == 5
+    assert Manifest(store, "main").fold(objects) == 5
+    assert [entry.seq for entry in manifest.commits()] == [5, 4, 3, 2, 1]
+
+
+def test_two_that_fold_at_once_fold_each_object_exactly_once(store: DirectoryStore) -> None:
+    born(store)
+    objects = line(41)
+    folders = [Manifest(store, "main") for _ in range(4)]
+    barrier = threading.Barrier(len(folders))
+
+    def fold(manifest: Manifest) -> None:
+        barrier.wait()
+        for end in range(5, 42, 4):
+            manifest.fold(objects[1:end])
+
+    with ThreadPoolExecutor(len(folders)) as pool:
+        list(pool.map(fold, folders))
+    assert [entry.seq for entry in Manifest(store, "main").commits()] == list(range(41, 0, -1))
+    rows = lance.dataset(f"{store.uri}/__manifest").to_table().to_pylist()
+    ids = [row["object_id"] for row in rows]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_second_of_two_folds_on_one_head_begins_again_from_the_winner_s(store: DirectoryStore) -> None:
+    slow, fast, objects = born(store), Manifest(store, "main"), line(6)
+    slow.fold(objects[1:2])
+    fast.fold(objects[2:4])
+    assert slow.fold(objects[1:]) == 6
+    assert [entry.seq for entry in slow.commits()] == [6, 5, 4, 3, 2, 1]
+
+
+def test_a_gap_is_refused(store: DirectoryStore) -> None:
+    manifest = born(store)
+    with pytest.raises(InvariantViolation, match="can't fold object 4.*folded through 1"):
+        manifest.fold(line(5)[3:])
+    assert manifest.folded_through() == 1
+
+
+def test_what_is_remembered_of_the_last_fold_is_not_taken_for_a_gap(store: DirectoryStore) -> None:
+    manifest, other, objects = born(store), Manifest(store, "main"), line(6)
+    manifest.fold(objects[1:2])
+    other.fold(objects[2:5])
+    assert manifest.fold(objects[5:]) == 6
+
+
+def test_pins_are_those_of_any_number_of_the_line(store: DirectoryStore) -> None:
+    manifest = born(store)
+    objects = line(23)
+    manifest.fold(objects[1:])
+    for obj in objects:
+        expected = {key: replace(pin, staging=None) for key, pin in obj.pins.items()}
+        assert manifest.pins_at(obj.seq) == expected, obj.seq
+
+
+def test_a_commit_is_found_by_its_id_and_by_a_time(store: DirectoryStore) -> None:
+    manifest = born(store)
+    manifest.fold(line(9)[1:])
+    found = manifest.commit("commit-000004")
+    assert found is not None
+    assert found.seq == 4
+    assert manifest.commit("commit-000099") is None
+    until = manifest.newest_commit_until(BEGIN + timedelta(seconds=4.5))
+    assert until is not None
+    assert until.seq == 4
+    assert manifest.newest_commit_until(BEGIN) is None
+
+
+def test_a_tail_is_sealed_when_it_is_full_and_history_stays_whole(store: DirectoryStore) -> None:
+    """Many folds over more rows than a tail takes: few fragments, none of them lost or doubled."""
+    manifest = born(store)
+    objects = line(200, commits_each=12)
+    for start in range(1, 200, 7):
+        folder = manifest if start % 3 else Manifest(store, "main")
+        folder.fold(objects[start : start + 7])
+    reader = Manifest(store, "main")
+    expected = [c.commit_id for obj in objects for c in obj.commits]
+    assert [entry.commit_id for entry in reader.commits()] == expected[::-1]
+    assert len(set(expected)) > 2 * TAIL_ROWS_MAX
+    sizes = [f.count_rows() for f in lance.dataset(f"{store.uri}/__manifest").get_fragments()]
+    assert sizes[-1] == 1
+    assert all(size >= TAIL_ROWS_MAX for size in sizes[:-2])
+    assert len(sizes) <= 2 + len(expected) // TAIL_ROWS_MAX + 1
+
+
+def test_an_object_without_commits_and_pins_moves_the_head_and_nothing_else(store: DirectoryStore) -> None:
+    """A change of owner leaves no lineage; just after the tail was sealed there is no other row to write either."""
+    manifest = born(store)
+    objects = line(2, commits_each=TAIL_ROWS_MAX + 1)
+    for _ in range(2):
+        last = objects[-1]
+        objects.append(replace(last, seq=last.seq + 1, prev_op_id=last.op_id, op_id=f"op-{last.seq + 1}", commits=()))
+    manifest.fold(objects[1:2])
+    manifest.fold(objects[2:3])
+    manifest.fold(objects[3:4])
+    assert Manifest(store, "main").folded_through() == 4
+    assert len(list(manifest.commits())) == TAIL_ROWS_MAX + 2
+
+
+def test_a_fold_whose_store_fails_says_so_and_the_next_one_begins_from_the_head(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, objects = born(store), line(3)
+    commit_, failed = lance.LanceDataset.commit, []
+
+    def landed_and_failed(*args: object, **kwargs: object) -> None:
+        failed.append(commit_(*args, **kwargs))
+        raise OSError("connection lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lance.LanceDataset, "commit", landed_and_failed)
+        with pytest.raises(StorageError, match="connection lost"):
+            manifest.fold(objects[1:])
+    assert manifest.fold(objects[1:]) == 3
+    assert [entry.seq for entry in manifest.commits()] == [3, 2, 1]
+
+
+@pytest.mark.parametrize(("stamp", "advice"), [(FORMAT - 1, "omniray export"), (FORMAT + 1, "upgrade omniray")])
+def test_a_manifest_of_another_format_is_refused(store: DirectoryStore, stamp: int, advice: str) -> None:
+    manifest = born(store)
+    lance.dataset(f"{store.uri}/__manifest").update_schema_metadata({STAMP.decode(): str(stamp)}, replace=True)
+    with pytest.raises(FormatMismatch, match=advice):
+        manifest.folded_through()
+
+
+def test_a_manifest_that_is_gone_is_named(store: DirectoryStore) -> None:
+    with pytest.raises(StorageError, match="__manifest"):
+        Manifest(store, "main").folded_through()
+
+
+def test_a_manifest_that_somebody_else_wrote_to_is_noticed(store: DirectoryStore) -> None:
+    manifest = born(store)
+    uri = f"{store.uri}/__manifest"
+    lance.write_dataset(lance.dataset(uri).to_table().slice(0, 1), uri, mode="append")
+    with pytest.raises(InvariantViolation, match="does not end in the head"):
+        manifest.folded_through()

@@ -1,0 +1,395 @@
+"""One behaviour suite over both stores, and what is particular to each."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from bench.s3server import Fault, S3Server, running_server
+from omniray.engine.errors import InputError, StorageError
+from omniray.engine.line import Answer
+from omniray.engine.store import TEMPORARY, DirectoryStore, ObjectStore, open_store
+from omniray.engine.store_s3 import S3Store, resolve_options
+from tests.stores import Root, new_bucket
+
+THREADS = 16
+
+
+@pytest.fixture(scope="module", params=["disk", "s3"])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ObjectStore:
+    """A store of each kind, opened once: a client of S3 takes its time."""
+    if request.param == "disk":
+        return open_store(str(tmp_path_factory.mktemp("store") / "graph"))
+    bucket = new_bucket(request.getfixturevalue("s3_endpoint"))
+    return open_store(f"{bucket.uri}/graph", bucket.storage_options)
+
+
+@pytest.fixture
+def store(opened: ObjectStore) -> Iterator[ObjectStore]:
+    """An empty store."""
+    yield opened
+    opened.delete_tree()
+
+
+# Both stores
+
+
+def test_an_object_is_read_back_and_a_missing_one_is_none(store: ObjectStore) -> None:
+    store.put("folder/object", b"one")
+    assert store.get("folder/object") == b"one"
+    assert store.get("folder/other") is None
+    assert store.get("nowhere/object") is None
+
+
+def test_a_put_replaces(store: ObjectStore) -> None:
+    store.put("object", b"one")
+    store.put("object", b"two")
+    assert store.get("object") == b"two"
+
+
+def test_a_put_if_absent_is_refused_where_something_is_and_changes_nothing(store: ObjectStore) -> None:
+    assert store.put_if_absent("object", b"one") is Answer.CREATED
+    assert store.put_if_absent("object", b"two") is Answer.REFUSED
+    assert store.get("object") == b"one"
+
+
+def test_of_sixteen_threads_that_put_one_object_exactly_one_wins(store: ObjectStore) -> None:
+    barrier = threading.Barrier(THREADS)
+
+    def put(number: int) -> Answer:
+        barrier.wait()
+        return store.put_if_absent("folder/object", f"{number}".encode() * 1000)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        answers = list(pool.map(put, range(THREADS)))
+    assert sorted(answers) == [Answer.CREATED] + [Answer.REFUSED] * (THREADS - 1)
+    assert store.get("folder/object") == f"{answers.index(Answer.CREATED)}".encode() * 1000
+
+
+def test_a_copy_gives_the_same_bytes_a_second_name(store: ObjectStore) -> None:
+    store.put("source", b"one")
+    assert store.copy_if_absent("source", "target") is Answer.CREATED
+    assert (store.get("source"), store.get("target")) == (b"one", b"one")
+
+
+def test_a_copy_is_refused_where_something_is(store: ObjectStore) -> None:
+    store.put("source", b"one")
+    store.put("target", b"two")
+    assert store.copy_if_absent("source", "target") is Answer.REFUSED
+    assert store.get("target") == b"two"
+
+
+def test_a_copy_of_nothing_is_none(store: ObjectStore) -> None:
+    assert store.copy_if_absent("source", "target") is None
+    assert store.get("target") is None
+
+
+def test_the_copy_stays_when_the_source_goes(store: ObjectStore) -> None:
+    store.put("source", b"one")
+    store.copy_if_absent("source", "target")
+    store.delete("source")
+    assert (store.get("source"), store.get("target")) == (None, b"one")
+
+
+def test_names_are_in_byte_order_whatever_the_order_of_the_puts(store: ObjectStore) -> None:
+    for name in ("b", "a", "B", "10", "9", "sub/x", "sub/y", "ä"):
+        store.put(f"folder/{name}", b"")
+    assert list(store.names("folder")) == ["10", "9", "B", "a", "b", "sub/", "ä"]
+    assert list(store.names("folder/")) == list(store.names("folder"))
+    assert list(store.names("")) == ["folder/"]
+    assert list(store.names("nowhere")) == []
+
+
+def test_the_first_name_is_the_first_of_the_names(store: ObjectStore) -> None:
+    assert store.first_name("folder") is None
+    for name in ("3", "1", "2"):
+        store.put(f"folder/{name}", b"")
+    assert store.first_name("folder") == "1"
+
+
+def test_a_folder_is_not_its_namesake_with_more_letters(store: ObjectStore) -> None:
+    store.put("folder-2/a", b"")
+    assert list(store.names("folder")) == []
+    assert store.first_name("folder") is None
+
+
+def test_deleting_is_quiet_about_what_is_not_there(store: ObjectStore) -> None:
+    for name in "abc":
+        store.put(name, b"")
+    store.delete("a")
+    store.delete("a")
+    store.delete_all(["b", "nothing"])
+    store.delete_all([])
+    assert list(store.names("")) == ["c"]
+
+
+def test_deleting_the_tree_leaves_nothing_of_it_and_its_neighbour_alone(any_root: Root) -> None:
+    store, neighbour = (open_store(f"{any_root.uri}/{name}", any_root.storage_options) for name in ("graph", "graph2"))
+    for path in ("a", "folder/b", "folder/deeper/c"):
+        store.put(path, b"")
+        neighbour.put(path, b"")
+    store.delete_tree()
+    assert list(store.names("")) == []
+    assert list(neighbour.names("")) == ["a", "folder/"]
+
+
+# A disk
+
+
+@pytest.fixture
+def directory(disk: Root) -> DirectoryStore:
+    return DirectoryStore(Path(disk.uri))
+
+
+def test_a_file_that_was_left_half_written_is_never_listed(directory: DirectoryStore) -> None:
+    directory.put("folder/object", b"whole")
+    (directory.root / "folder" / f"{TEMPORARY}left").write_bytes(b"ha")
+    assert list(directory.names("folder")) == ["object"]
+    assert directory.first_name("folder") == "object"
+
+
+@pytest.mark.parametrize("verb", ["put", "put_if_absent", "replace_unsynced"])
+def test_a_write_that_fails_half_way_leaves_neither_object_nor_temporary_file(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(os, "fsync" if verb == "put_if_absent" else "replace", out_of_space)
+    with pytest.raises(StorageError, match="No space left"):
+        getattr(directory, verb)("object", b"data")
+    assert os.listdir(directory.root) == []
+
+
+def out_of_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_link_that_fails_is_no_clear_answer(directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may have made it all the same."""
+    monkeypatch.setattr(os, "link", out_of_space)
+    assert directory.put_if_absent("object", b"data") is Answer.UNCLEAR
+    assert os.listdir(directory.root) == []
+
+
+def test_data_is_synced_before_the_object_gets_its_name(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    fsync, link = os.fsync, os.link
+    monkeypatch.setattr(os, "fsync", lambda handle: (events.append("sync"), fsync(handle)))
+    monkeypatch.setattr(os, "link", lambda source, target: (events.append("link"), link(source, target)))
+    directory.put_if_absent("object", b"data")
+    assert events == ["sync", "link"]
+
+
+def test_a_path_below_a_file_holds_nothing_and_takes_nothing(directory: DirectoryStore) -> None:
+    directory.put("file", b"")
+    assert directory.get("file/object") is None
+    for write in (directory.put, directory.put_if_absent):
+        with pytest.raises(StorageError, match="check the path"):
+            write("file/object", b"")
+    with pytest.raises(StorageError, match="can't list"):
+        directory.names("file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_named(directory: DirectoryStore) -> None:
+    directory.root.chmod(stat.S_IRUSR)
+    try:
+        with pytest.raises(StorageError, match="Permission denied") as refusal:
+            directory.put_if_absent("object", b"")
+    finally:
+        directory.root.chmod(stat.S_IRWXU)
+    assert refusal.value.facts["path"] == str(directory.root / "object")
+
+
+# S3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with running_server() as server:
+        server.create_bucket("bucket")
+        yield server
+
+
+def fill(server: S3Server, paths: list[str]) -> None:
+    """Put empty objects over one connection, without the cost of a client."""
+    connection = HTTPConnection(urlsplit(server.endpoint).netloc)
+    with closing(connection):
+        for path in paths:
+            connection.request("PUT", f"/{path}", body=b"")
+            connection.getresponse().read()
+
+
+def test_more_names_than_fit_a_page_are_listed_in_order_and_deleted(server: S3Server) -> None:
+    store = open_store("s3://bucket/pages", server.storage_options)
+    names = [f"{number:020}" for number in range(1010)]
+    fill(server, [f"bucket/pages/folder/{name}" for name in names])
+    assert list(store.names("folder")) == names
+    assert store.first_name("folder") == names[0]
+    store.delete_all([f"folder/{name}" for name in names[1:]])
+    assert list(store.names("folder")) == names[:1]
+
+
+def test_a_missing_bucket_is_named_by_every_verb(s3_endpoint: str, s3: Root) -> None:
+    store = open_store("s3://no-such-bucket/graph", s3.storage_options)
+    calls = (
+        lambda: store.put("object", b""),
+        lambda: store.put_if_absent("object", b""),
+        lambda: list(store.names("")),
+        lambda: store.first_name("folder"),
+        lambda: store.get("object"),
+    )
+    for call in calls:
+        with pytest.raises(StorageError, match="no-such-bucket.*the bucket does not exist"):
+            call()
+
+
+@contextmanager
+def refusing_server(code: str) -> Iterator[str]:
+    """A server that answers everything with 403 and an S3 error code."""
+
+    class Refuse(BaseHTTPRequestHandler):
+        def refuse(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = refuse
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID"), ("AccessDenied", "check that the credentials may")],
+)
+def test_credentials_that_are_refused_are_told_from_a_missing_object(code: str, hint: str) -> None:
+    with refusing_server(code) as endpoint:
+        options = {"endpoint": endpoint, "access_key_id": "key", "secret_access_key": "wrong"}
+        store = open_store("s3://bucket/graph", options)
+        for call in (lambda: store.get("a"), lambda: store.put_if_absent("a", b""), lambda: list(store.names(""))):
+            with pytest.raises(StorageError, match=hint):
+                call()
+
+
+def test_no_credentials_at_all_are_asked_for() -> None:
+    store = open_store("s3://bucket/graph", {"endpoint": "http://127.0.0.1:9"})
+    with pytest.raises(StorageError, match="no credentials: set AWS_ACCESS_KEY_ID"):
+        store.get("object")
+
+
+@pytest.mark.parametrize("kind", ["refused", "cut", "refused_after", "cut_after"])
+def test_a_lost_answer_to_a_put_if_absent_never_passes_for_a_clear_one(server: S3Server, kind: str) -> None:
+    """The library asks again by itself; what comes back is a success, or a refusal by our own first try."""
+    server.reset()
+    store = open_store("s3://bucket/graph", server.storage_options)
+    server.add_fault(Fault("PUT", f"object-{kind}", kind))  # type: ignore[arg-type]
+    answer = store.put_if_absent(f"object-{kind}", b"ours")
+    assert answer is (Answer.REFUSED if kind.endswith("after") else Answer.CREATED)
+    assert store.get(f"object-{kind}") == b"ours"
+
+
+def test_a_store_that_only_fails_gives_an_unclear_answer(server: S3Server) -> None:
+    server.reset()
+    store = open_store("s3://bucket/graph", server.storage_options)
+    server.add_fault(Fault("PUT", "object-down", "refused", times=1000))
+    assert store.put_if_absent("object-down", b"ours") is Answer.UNCLEAR
+    server.reset()
+    assert store.get("object-down") is None
+
+
+def test_objects_that_can_t_be_deleted_are_not_passed_over(s3: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a bulk delete is a success even where each of its objects was refused."""
+    store = open_store(f"{s3.uri}/graph", s3.storage_options)
+    assert isinstance(store, S3Store)
+    store.put("object", b"")
+    call = store._call
+    refused = {"Errors": [{"Key": "graph/object", "Code": "AccessDenied", "Message": "no"}]}
+    monkeypatch.setattr(store, "_call", lambda method, **a: refused if method == "delete_objects" else call(method, **a))
+    with pytest.raises(StorageError, match="can't delete.*access denied"):
+        store.delete_all(["object"])
+    with pytest.raises(StorageError, match="can't delete.*access denied"):
+        store.delete_tree()
+
+
+# Options
+
+
+def test_what_was_given_stands_above_the_environment() -> None:
+    options = resolve_options({"aws_region": "eu-central-1"}, {"AWS_REGION": "us-west-2", "AWS_ACCESS_KEY_ID": "key"})
+    assert (options["aws_region"], options["aws_access_key_id"]) == ("eu-central-1", "key")
+
+
+@pytest.mark.parametrize("name", ["endpoint", "endpoint_url", "aws_endpoint", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_is_known_under_each_of_its_names_and_may_be_http(name: str) -> None:
+    options = resolve_options({name: "http://localhost:9000"}, {})
+    assert options == {"aws_endpoint": "http://localhost:9000", "allow_http": "true", "aws_region": "us-east-1"}
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
+def test_an_endpoint_may_come_from_the_environment(variable: str) -> None:
+    assert resolve_options({}, {variable: "https://store"})["aws_endpoint"] == "https://store"
+    assert "allow_http" not in resolve_options({}, {variable: "https://store"})
+
+
+def test_the_environment_s_more_particular_variable_wins() -> None:
+    environment = {"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3", "AWS_DEFAULT_REGION": "b"}
+    options = resolve_options({}, environment)
+    assert (options["aws_endpoint"], options["aws_region"]) == ("http://s3", "b")
+
+
+def test_a_given_key_is_never_paired_with_the_environment_s_secret_or_token() -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "c"}
+    given = {"access_key_id": "mine", "secret_access_key": "my secret"}
+    options = resolve_options(given, environment)
+    assert options["aws_access_key_id"] == "mine"
+    assert options["aws_secret_access_key"] == "my secret"
+    assert "aws_session_token" not in options
+    assert resolve_options({}, environment)["aws_session_token"] == "c"
+
+
+def test_a_store_is_opened_by_the_usual_environment_alone(s3: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.storage_options["aws_endpoint"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    store = open_store(f"{s3.uri}/graph")
+    store.put("object", b"one")
+    assert store.get("object") == b"one"
+    assert store.lance_options is not None
+    assert store.lance_options["aws_endpoint"] == s3.storage_options["aws_endpoint"]
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "gs://bucket/graph", "http://host/graph", "s3://bucket", "s3://bucket/", "s3:///graph", "file://host/graph"]
+)
+def test_a_uri_that_is_no_place_for_a_graph_is_refused(uri: str) -> None:
+    with pytest.raises(InputError, match="use a path|with both"):
+        open_store(uri)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_folder_is_a_path_or_a_file_uri_and_may_have_blanks_in_it(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "with blank"
+    uri = form.format(str(folder).replace(" ", "%20") if "file" in form else folder)
+    assert open_store(uri).uri == str(folder)

@@ -1,0 +1,374 @@
+"""The storage surface: what is staged stays invisible, comes out as exactly one version more, and holds the right rows."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from omniray.engine.errors import StorageError
+from omniray.engine.finalise import give_final_name
+from omniray.engine.line import Pin
+from omniray.engine.schema import ID, ElementType
+from omniray.engine.schema_parser import parse_schema
+from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.tables import (
+    ROWADDR,
+    TAIL_ROWS_MAX,
+    StagedChange,
+    StagedVersion,
+    Table,
+    TableStorage,
+    VersionTaken,
+)
+from tests.graphs import SCHEMA, files_below, rows_of
+from tests.stores import Root
+
+PERSON = parse_schema(SCHEMA).type("Person")
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return open_store(f"{disk.uri}/graph")
+
+
+@pytest.fixture
+def storage(store: ObjectStore) -> TableStorage:
+    return TableStorage(store)
+
+
+@pytest.fixture
+def table(storage: TableStorage) -> Table:
+    return storage.create(PERSON)
+
+
+def people(*ids: str, age: int = 0) -> pa.Table:
+    return rows_of(PERSON, ids, age)
+
+
+def numbered(count: int) -> pa.Table:
+    return people(*(f"{n:06}" for n in range(count)))
+
+
+def commit(storage: TableStorage, table: Table, change: StagedChange, name: str = "transaction") -> StagedVersion:
+    return storage.commit_staged(table, change, f"{name}-{table.version + 1}")
+
+
+def finalise(store: ObjectStore, version: StagedVersion) -> None:
+    give_final_name(store, PERSON.table_key, Pin(version.version, version.transaction, 1, 0, staging=version.staging))
+
+
+def ids(table: Table | lance.LanceDataset) -> list[str]:
+    rows = table.scan([ID]).read_all() if isinstance(table, Table) else table.to_table(columns=[ID])
+    found: list[str] = sorted(rows[ID].to_pylist())
+    return found
+
+
+def at(table: Table, *wanted: str) -> pa.Table:
+    """The addresses of rows, as a judgement gives them."""
+    rows = table.scan([ID], addresses=True).read_all()
+    return rows.filter(pa.array([one in wanted for one in rows[ID].to_pylist()], pa.bool_()))
+
+
+def plain(storage: TableStorage) -> lance.LanceDataset:
+    return lance.dataset(storage.uri(PERSON))
+
+
+# Invisible, and one more
+
+CHANGES: dict[str, Callable[[TableStorage, Table], StagedChange]] = {
+    "append": lambda storage, table: storage.stage_append(table, people("new")),
+    "append of staged rows": lambda storage, table: storage.stage_append(table, storage.stage_rows(table, people("new"))),
+    "merge": lambda storage, table: storage.stage_merge(table, people("ann", "new"), at(table, "ann")),
+    "delete": lambda storage, table: storage.stage_delete(table, at(table, "ann")),
+    "overwrite": lambda storage, table: storage.stage_overwrite(table, people("new")),
+    "empty overwrite": lambda storage, table: storage.stage_overwrite(table, people()),
+}
+AFTER = {
+    "append": ["ann", "bob", "new"],
+    "append of staged rows": ["ann", "bob", "new"],
+    "merge": ["ann", "bob", "new"],
+    "delete": ["bob"],
+    "overwrite": ["new"],
+    "empty overwrite": [],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_staged_version_is_seen_by_nobody_until_it_has_its_final_name(
+    storage: TableStorage, store: ObjectStore, table: Table, change: str
+) -> None:
+    first = commit(storage, table, storage.stage_append(table, people("ann", "bob")))
+    finalise(store, first)
+    staged = commit(storage, first.table, CHANGES[change](storage, first.table))
+    assert (plain(storage).version, ids(plain(storage))) == (2, ["ann", "bob"])
+    assert (staged.version, staged.table.version, ids(staged.table)) == (3, 3, AFTER[change])
+    assert staged.rows == staged.table.rows == len(AFTER[change])
+    finalise(store, staged)
+    assert (plain(storage).version, ids(plain(storage))) == (3, AFTER[change])
+    assert plain(storage).read_transaction(3).uuid == staged.transaction
+
+
+def test_versions_are_staged_on_top_of_staged_ones(storage: TableStorage, store: ObjectStore, table: Table) -> None:
+    staged = []
+    for name in "abcd":
+        staged.append(commit(storage, table, storage.stage_append(table, people(name))))
+        table = staged[-1].table
+    assert [one.version for one in staged] == [2, 3, 4, 5]
+    assert ids(plain(storage)) == []
+    for version, seen in zip(staged, ("a", "ab", "abc", "abcd"), strict=True):
+        finalise(store, version)
+        assert ids(plain(storage)) == list(seen)
+
+
+def test_a_staged_version_on_s3_is_invisible_too(s3: Root) -> None:
+    store = open_store(f"{s3.uri}/graph", s3.storage_options)
+    storage = TableStorage(store)
+    table = storage.create(PERSON)
+    staged = commit(storage, table, storage.stage_append(table, people("ann")))
+    reader = lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)
+    assert (reader.version, ids(staged.table)) == (1, ["ann"])
+    assert staged.staging.startswith("nodes/Person/_versions/")
+    finalise(store, staged)
+    assert ids(lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)) == ["ann"]
+    again = TableStorage(store).open(PERSON, 2, staged.transaction, 1)
+    assert ids(again) == ["ann"]
+
+
+# Somebody else's versions
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_foreign_commit_is_noticed_whatever_we_do_on_top_of_the_old_version(
+    storage: TableStorage, store: ObjectStore, table: Table, change: str
+) -> None:
+    """Lance rebases an append silently: the version that comes out is compared with the one expected."""
+    first = commit(storage, table, storage.stage_append(table, people("ann", "bob")))
+    finalise(store, first)
+    ours = CHANGES[change](storage, first.table)
+    lance.write_dataset(people("foreign"), storage.uri(PERSON), mode="append")
+    with pytest.raises(VersionTaken) as taken:
+        commit(storage, first.table, ours)
+    assert (taken.value.table_key, taken.value.expected) == (PERSON.table_key, 3)
+    assert ids(plain(storage)) == ["ann", "bob", "foreign"]
+    assert [name for name in store.names("nodes/Person/_versions") if ".manifest-3" in name] == []
+
+
+def test_a_refused_commit_leaves_no_staging_name(storage: TableStorage, store: ObjectStore, table: Table) -> None:
+    ours = storage.stage_append(table, people("ann"))
+    lance.write_dataset(people("foreign"), storage.uri(PERSON), mode="append")
+    with pytest.raises(VersionTaken):
+        commit(storage, table, ours)
+    assert [name for name in store.names("nodes/Person/_versions") if ".manifest-" in name] == []
+
+
+def test_two_attempts_at_one_version_do_not_see_each_other(storage: TableStorage, store: ObjectStore, table: Table) -> None:
+    other = TableStorage(store)
+    winner = commit(storage, table, storage.stage_append(table, people("winner")), "w")
+    loser = commit(other, other.open(PERSON, 1, "", 0), other.stage_append(table, people("loser")), "l")
+    assert winner.version == loser.version == 2
+    finalise(store, winner)
+    other.discard(loser)
+    assert ids(other.open(PERSON, 2, winner.transaction, 1)) == ["winner"]
+    assert ids(plain(storage)) == ["winner"]
+
+
+def test_a_lost_attempt_s_files_are_deleted(storage: TableStorage, store: ObjectStore, table: Table) -> None:
+    kept = commit(storage, table, storage.stage_append(table, people("ann")))
+    finalise(store, kept)
+    before = files_below(store.uri)
+    lost = commit(storage, kept.table, storage.stage_merge(kept.table, people("ann", "bob"), at(kept.table, "ann")))
+    assert files_below(store.uri) != before
+    storage.discard(lost)
+    left = set(files_below(store.uri)) - set(before)
+    assert {Path(path).parent.name for path in left} <= {"_transactions"}, "a small transaction file is the sweep's"
+    assert ids(plain(storage)) == ["ann"]
+
+
+def test_rows_that_an_intent_brought_along_survive_a_lost_attempt(storage: TableStorage, table: Table) -> None:
+    staged = storage.stage_rows(table, people("ann"))
+    storage.discard(commit(storage, table, storage.stage_append(table, staged)))
+    again = commit(storage, table, storage.stage_append(table, staged), "again")
+    assert ids(again.table) == ["ann"]
+    storage.forget_rows(PERSON, staged)
+    assert files_below(Path(storage.uri(PERSON)) / "data") == []
+
+
+def test_staged_rows_are_read_back_in_order(storage: TableStorage, table: Table) -> None:
+    staged = storage.stage_rows(table, numbered(3000))
+    batches = list(storage.read_staged(PERSON, staged))
+    assert pa.Table.from_batches(batches).equals(numbered(3000))
+    assert staged.rows == 3000
+
+
+# Handles
+
+
+def test_an_open_table_is_never_pickled(table: Table) -> None:
+    with pytest.raises(TypeError, match="would commit visibly"):
+        pickle.dumps(table)
+
+
+def test_a_version_without_its_final_name_can_t_be_opened(storage: TableStorage, table: Table) -> None:
+    commit(storage, table, storage.stage_append(table, people("ann")))
+    with pytest.raises(StorageError, match="node:Person"):
+        storage.open(PERSON, 2, "", 1)
+
+
+def test_what_the_client_is_asked_beyond_a_new_version_it_does_not_answer(
+    storage: TableStorage, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A staging name that were handed back to Lance would be given its final name at once."""
+    clients: list[Any] = []
+    real = lance.LanceDataset.commit
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        clients.append(kwargs["namespace_client"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", noting)
+    first = commit(storage, table, storage.stage_append(table, people("ann")))
+    commit(storage, first.table, storage.stage_append(first.table, people("bob")))
+    assert len(set(map(id, clients))) == 2, "one client per attempt"
+    own = {name for name in vars(type(clients[0])) if not name.startswith("_")}
+    assert own == {"namespace_id", "create_table_version"}
+
+
+# Tails
+
+
+def test_small_appends_are_folded_into_one_fragment_until_it_is_full(storage: TableStorage, table: Table) -> None:
+    for start in range(0, 40 * 60, 60):
+        names = [f"{n:05}" for n in range(start, start + 60)]
+        table = commit(storage, table, storage.stage_append(table, people(*names))).table
+    sizes = [fragment.count_rows() for fragment in table.dataset.get_fragments()]
+    assert sum(sizes) == table.rows == 2400
+    assert all(TAIL_ROWS_MAX <= size < TAIL_ROWS_MAX + 60 for size in sizes[:-1])
+    assert len(sizes) == 3
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tail_folding_with_upserts_and_deletes_equals_a_dict(storage: TableStorage, table: Table, seed: int) -> None:
+    """150 rounds over tail and sealed fragments, with handles that are warm, and now and then dropped."""
+    rng = random.Random(seed)
+    model: dict[str, int] = {}
+    for age in range(150):
+        if rng.random() < 0.3 and model:
+            doomed = rng.sample(sorted(model), min(len(model), rng.choice([1, 2, 30, 300])))
+            change = storage.stage_delete(table, at(table, *doomed))
+            model = {key: value for key, value in model.items() if key not in doomed}
+        else:
+            names = rng.sample(range(3000), rng.choice([1, 1, 5, 40, 400]))
+            rows = people(*map(str, names), age=age)
+            change = storage.stage_merge(table, rows, at(table, *map(str, names)))
+            model |= {str(name): age for name in names}
+        staged = commit(storage, table, change)
+        table = staged.table
+        if rng.random() < 0.2:
+            table._tail = None  # as after an open by URI
+        assert staged.rows == len(model)
+        if age % 10 == 9:
+            rows = table.scan([ID, "age"]).read_all()
+            assert dict(zip(rows[ID].to_pylist(), rows["age"].to_pylist(), strict=True)) == model
+            assert rows.num_rows == len(model)
+            table.dataset.validate()
+
+
+@pytest.mark.parametrize("deleted", [1, 999, 1000])
+def test_rows_are_deleted_from_a_tail_and_what_follows_is_right(
+    storage: TableStorage, table: Table, deleted: int
+) -> None:
+    table = commit(storage, table, storage.stage_append(table, numbered(1000))).table
+    rows = table.scan([ID], addresses=True).read_all().slice(0, deleted)
+    table = commit(storage, table, storage.stage_delete(table, rows)).table
+    assert table.rows == 1000 - deleted
+    table = commit(storage, table, storage.stage_append(table, people("new"))).table
+    assert ids(table) == [*(f"{n:06}" for n in range(deleted, 1000)), "new"]
+
+
+def test_deleting_nothing_is_a_version_with_the_same_rows(storage: TableStorage, table: Table) -> None:
+    table = commit(storage, table, storage.stage_append(table, people("ann"))).table
+    after = commit(storage, table, storage.stage_delete(table, at(table)))
+    assert ids(after.table) == ["ann"]
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param(slice(0, 120_000), id="neighbours"),
+        pytest.param(slice(0, None, 2), id="every second row"),
+        pytest.param(slice(1, None), id="all but one"),
+    ],
+)
+def test_a_large_delete_removes_exactly_its_rows(storage: TableStorage, table: Table, which: slice) -> None:
+    rows = numbered(130_000)
+    table = commit(storage, table, storage.stage_append(table, storage.stage_rows(table, rows))).table
+    found = table.scan([ID], addresses=True).read_all()
+    chosen = np.arange(found.num_rows)[which]
+    after = commit(storage, table, storage.stage_delete(table, found.take(pa.array(chosen))))
+    expected = np.delete(np.array(rows[ID].to_pylist()), chosen)
+    assert ids(after.table) == expected.tolist()
+    assert after.rows == len(expected)
+
+
+def test_a_merge_replaces_rows_in_many_fragments_at_once(storage: TableStorage, table: Table) -> None:
+    for start in range(0, 6000, 2000):
+        rows = people(*(f"{n:06}" for n in range(start, start + 2000)))
+        table = commit(storage, table, storage.stage_append(table, rows)).table
+    wanted = [f"{n:06}" for n in range(0, 6000, 500)]
+    after = commit(storage, table, storage.stage_merge(table, people(*wanted, age=7), at(table, *wanted))).table
+    found = after.scan([ID, "age"]).read_all()
+    assert found.num_rows == after.rows == 6000
+    assert sorted(found.filter(pa.compute.equal(found["age"], 7))[ID].to_pylist()) == wanted
+
+
+def test_an_overwrite_with_staged_rows_replaces_everything(storage: TableStorage, table: Table) -> None:
+    table = commit(storage, table, storage.stage_append(table, numbered(5000))).table
+    staged = storage.stage_rows(table, people("ann", "bob"))
+    after = commit(storage, table, storage.stage_overwrite(table, staged)).table
+    assert (ids(after), after.rows) == (["ann", "bob"], 2)
+    more = commit(storage, after, storage.stage_append(after, people("cat"))).table
+    assert ids(more) == ["ann", "bob", "cat"]
+
+
+def test_an_emptied_table_takes_rows_again(storage: TableStorage, table: Table) -> None:
+    table = commit(storage, table, storage.stage_append(table, numbered(10))).table
+    table = commit(storage, table, storage.stage_overwrite(table, people())).table
+    assert (ids(table), table.rows) == ([], 0)
+    table = commit(storage, table, storage.stage_append(table, people("ann"))).table
+    assert ids(table) == ["ann"]
+
+
+def test_addresses_name_the_fragment_and_the_row(storage: TableStorage, table: Table) -> None:
+    table = commit(storage, table, storage.stage_append(table, numbered(3))).table
+    rows = table.scan([ID], addresses=True).read_all()
+    assert rows.schema.names == [ID, ROWADDR]
+    assert [address & 0xFFFFFFFF for address in rows[ROWADDR].to_pylist()] == [0, 1, 2]
+
+
+# Errors
+
+
+def test_a_table_that_is_gone_is_named(storage: TableStorage) -> None:
+    with pytest.raises(StorageError, match="node:Person") as error:
+        storage.open(PERSON, 1, "", 0)
+    assert error.value.facts["table_key"] == PERSON.table_key
+
+
+def test_data_that_is_gone_is_an_error_of_the_store(storage: TableStorage, table: Table) -> None:
+    staged = storage.stage_rows(table, people("ann"))
+    storage.forget_rows(PERSON, staged)
+    with pytest.raises(StorageError, match="node:Person"):
+        list(storage.read_staged(PERSON, staged))
+
+
+def test_a_type_is_the_same_by_name_and_by_key() -> None:
+    found: ElementType = parse_schema(SCHEMA).by_table_key[PERSON.table_key]
+    assert found == PERSON
