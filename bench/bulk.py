@@ -24,7 +24,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import omniray
-from bench.measure import Figure, Section, Spent, Target, in_fresh_process, milliseconds, peak_memory_bytes, spent, times
+from bench.measure import (
+    Figure,
+    Section,
+    Spent,
+    Target,
+    in_fresh_process,
+    milliseconds,
+    peak_memory_bytes,
+    spent,
+    times,
+)
 from omniray.engine.identity import mint_ulids
 
 SCHEMA = """\

@@ -14,9 +14,12 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.bulk import bulk
+from bench.history import history
 from bench.measure import Section, print_section, write_json
+from bench.remote import remote
+from bench.single import single
 
-SECTIONS: Mapping[str, Callable[..., Section]] = {"bulk": bulk}
+SECTIONS: Mapping[str, Callable[..., Section]] = {"bulk": bulk, "single": single, "s3": remote, "history": history}
 WIDTH_MIN = 120
 
 

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+T = TypeVar("T")
+RATIO = "x"
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -62,8 +64,8 @@ class Figure:
     def shown_value(self) -> str:
         if self.value is None:
             return ""
-        unit = self.target.unit if self.target is not None else "×"
-        return f"{self.value:.2f}{unit}" if unit.strip() == "×" else f"{self.value:.3g}{unit}"
+        unit = RATIO if self.target is None else self.target.unit
+        return f"{self.value:.2f}{unit}" if unit == RATIO else f"{self.value:.3g}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Section:
 
 def times(limit: float, least: float = 0.0) -> Target:
     """A target for a ratio."""
-    return Target(limit, least, "×")
+    return Target(limit, least, RATIO)
 
 
 def compared(what: str, ours_s: Sequence[float], bare_s: Sequence[float], target: Target | None = None) -> Figure:
@@ -117,9 +119,9 @@ def spent(action: Callable[[], object]) -> Spent:
     return Spent(seconds, time.process_time() - cpu_started)
 
 
-def in_turns(count: int, *actions: Callable[[], float]) -> list[list[float]]:
+def in_turns(count: int, *actions: Callable[[], T]) -> list[list[T]]:
     """What each action measures, `count` times each, in turns so that noise hits all of them alike."""
-    taken: list[list[float]] = [[] for _ in actions]
+    taken: list[list[T]] = [[] for _ in actions]
     for _ in range(count):
         for action, values in zip(actions, taken, strict=True):
             values.append(action())

@@ -96,8 +96,8 @@ class Service:
                     return
                 writer.write(response.encode(head_only=request.method == "HEAD"))
                 await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away; whatever took effect stays, as in S3
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client went away, or the server ends; whatever took effect stays, as in S3
         finally:
             writer.close()
 

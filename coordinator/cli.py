@@ -272,7 +272,7 @@ def main() -> None:
 
 @contextmanager
 def _reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
-    """A graph opened read-only, with errors reported."""
+    """An open graph, with errors reported. It writes nothing, except the final names that a dead writer left out."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
         yield out, graph

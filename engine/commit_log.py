@@ -7,6 +7,7 @@ disk a hint file says where to start, and the numbers above it are probed.
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass
 
 from omniray.engine.errors import InvariantViolation, StorageError
@@ -42,6 +43,7 @@ class CommitLog:
         self.branch = branch
         self._folder = f"__commits/{branch}"
         self._cache: dict[int, CommitObject] = {}
+        self._keeping = threading.Lock()
 
     def path(self, seq: int) -> str:
         return f"{self._folder}/{SEQ_MAX - seq:020}.json"
@@ -67,8 +69,8 @@ class CommitLog:
         return self.newest() or known
 
     def read(self, seq: int) -> CommitObject | None:
-        if seq in self._cache:
-            return self._cache[seq]
+        if (kept := self._cache.get(seq)) is not None:
+            return kept
         data = self._store.get(self.path(seq))
         return None if data is None else self._keep(decode(data, where=self.path(seq)))
 
@@ -96,9 +98,10 @@ class CommitLog:
         return belonging(found)
 
     def _keep(self, obj: CommitObject) -> CommitObject:
-        while len(self._cache) >= CACHE_OBJECTS_MAX:
-            del self._cache[next(iter(self._cache))]
-        self._cache[obj.seq] = obj
+        with self._keeping:  # readers, the writer and Phase D share it
+            while len(self._cache) >= CACHE_OBJECTS_MAX:
+                del self._cache[next(iter(self._cache))]
+            self._cache[obj.seq] = obj
         return obj
 
     def _require(self, seq: int) -> CommitObject:

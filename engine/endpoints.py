@@ -100,7 +100,7 @@ def _not_landing(bench: Bench, written: Relation, ends: tuple[str, ...], landing
 
 def _not_pinned(bench: Bench, node: Case, unknown: Relation) -> Relation:
     """Those of the ids that no pinned node has, or only one that the write deletes."""
-    found = bench.pinned.meeting(node.type, unknown, {ID: ID}, (ID,))
+    found = bench.pinned.present(node.type, unknown)
     if unknown.arrow is not None and found.arrow is not None and node.deleted.arrow is not None:
         ids = unknown.arrow[ID]
         goes = pc.is_in(ids, value_set=node.deleted.arrow[ID])

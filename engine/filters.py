@@ -19,13 +19,24 @@ _DECLARED_AS = {
 }
 
 
+def among(column: str, values: pa.Array) -> pc.Expression:
+    """Whether the column has one of the values."""
+    return pc.field(column).isin(values.cast(_DECLARED_AS.get(values.type, values.type)))
+
+
 def pushed_down(where: pc.Expression, schema: pa.Schema) -> bytes:
     """The expression over a table of the schema as Substrait that Lance can read."""
-    declared = pa.schema([pa.field(field.name, _declared(field.type)) for field in schema])
-    return bytes(serialize_expressions([where], ["filter"], declared))
+    try:
+        return _serialised(where, schema, _DECLARED_AS)
+    except pa.ArrowInvalid:
+        # Arrow makes a decimal of no integer below 2**63.
+        return _serialised(where, schema, {**_DECLARED_AS, pa.uint64(): pa.int64()})
 
 
-def _declared(type: pa.DataType) -> pa.DataType:
-    if pa.types.is_nested(type):
-        return pa.int8()  # only holds its place: lists are not compared
-    return _DECLARED_AS.get(type, type)
+def _serialised(where: pc.Expression, schema: pa.Schema, declared_as: dict[pa.DataType, pa.DataType]) -> bytes:
+    fields = []
+    for field in schema:
+        # Lists are not compared; one only holds its place.
+        type = pa.int8() if pa.types.is_nested(field.type) else declared_as.get(field.type, field.type)
+        fields.append(pa.field(field.name, type))
+    return bytes(serialize_expressions([where], ["filter"], pa.schema(fields)))

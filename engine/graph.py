@@ -204,8 +204,9 @@ class Graph:
         return newest
 
     def _refresh(self) -> CommitObject:
-        self._newest = self._log.newest_from(self._newest)
-        return self._newest
+        newest = self._log.newest_from(self._newest)
+        self._newest = newest  # another thread may set it back to what it read before
+        return newest
 
     def _open_newest(self, table_key: str) -> Any:
         return self._cache.open(table_key, self._refresh().pins[table_key])

@@ -1,8 +1,8 @@
 """The key log: of every row that a write brings, the columns that rules over several rows need, and no others.
 
 A write streams through; its rows go to storage and its keys go here. When the source has ended, `constraints.judge`
-decides over the whole write at once. Up to `memory_rows` rows of a table stay Arrow; more go into a private DuckDB
-that spills to disk, so that memory stays bounded for a write of any size.
+decides over the whole write at once. Keys stay Arrow as long as there is room for them; when there is none left they
+go into a private DuckDB that spills to disk, so that memory stays bounded for a write of any size.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -24,8 +23,9 @@ from omniray.engine.records import place
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
 from omniray.engine.sets import Relation, connect_warm, open_database
 
-BUFFER_BYTES_MAX = 64 << 20
-"""Keys held in Arrow over all tables. Large inserts matter: in pieces of 65,536 rows DuckDB takes 4 times as long."""
+BUFFER_BYTES_MAX = 384 << 20
+"""Keys held in Arrow over all tables: some four million edges. SQL reads them there as fast as from tables of DuckDB,
+whose filling takes as much processor time as all other work on the keys."""
 
 
 def key_columns(type: ElementType) -> Mapping[str, str]:
@@ -90,7 +90,10 @@ class TableLog:
 
 
 class KeyLog:
-    """The keys of one write, table by table. `constraints.judge` reads it as often as the write is tried."""
+    """The keys of one write, table by table. `constraints.judge` reads it as often as the write is tried.
+
+    Up to `memory_rows` rows of a table are judged as Arrow, more of them by SQL wherever they lie.
+    """
 
     def __init__(self, schema: Schema, *, memory_rows: int = 100_000, memory_limit_mb: int = 512) -> None:
         self._schema = schema
@@ -101,8 +104,6 @@ class KeyLog:
         self._database: duckdb.DuckDBPyConnection | None = None
         self._directory: Path | None = None
         self._buffer_bytes = 0
-        self._spiller = ThreadPoolExecutor(1, thread_name_prefix="omniray-keys")
-        self._spilling: Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +139,6 @@ class KeyLog:
 
     def close(self) -> None:
         """Give back memory and disk."""
-        self._spiller.shutdown()
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -153,12 +153,14 @@ class KeyLog:
 
     def written(self, table: TableLog) -> Relation:
         """The keys of all rows of a table: `row`, `record`, `source` and its `key_columns`."""
-        if table.table or table.rows > self._memory_rows:
+        if table.table:
             self._spill(table)
-            self._wait_for_spill()
             return Relation(table.rows, table=table.table)
+        if self._is_large(table):
+            self._private_database()
+            return Relation(table.rows, table=self._name(table))
         if len(table.buffer) > 1:
-            table.buffer = [table.drain().combine_chunks()]
+            table.buffer = [pa.concat_tables(table.buffer).combine_chunks()]
         return Relation.of(table.buffer[0]) if table.buffer else no_keys(table.type)
 
     def places(self) -> pa.Table:
@@ -169,34 +171,36 @@ class KeyLog:
         return pa.table(columns, ["source", "name", "place"])
 
     def connect(self) -> duckdb.DuckDBPyConnection:
-        """A connection that sees every table that was spilled; the caller closes it."""
-        return connect_warm() if self._database is None else self._database.cursor()
+        """A connection that sees every table too large for Arrow alone; the caller closes it."""
+        if self._database is None:
+            return connect_warm()
+        connection = self._database.cursor()
+        for table in self._tables.values():
+            if self._is_large(table) and not table.table:
+                connection.register(self._name(table), pa.concat_tables(table.buffer))
+        return connection
+
+    def _is_large(self, table: TableLog) -> bool:
+        return table.rows > self._memory_rows
+
+    def _name(self, table: TableLog) -> str:
+        return f"keys_{list(self._tables).index(table.type.table_key)}"
 
     def _spill(self, table: TableLog) -> None:
-        """Move a table's buffered keys into the database, behind the reading of the source."""
         if not table.buffer:
             return
-        self._wait_for_spill()
+        database = self._private_database()
         self._buffer_bytes -= table.buffer_bytes
-        is_new = not table.table
-        table.table = table.table or f"keys_{list(self._tables).index(table.type.table_key)}"
-        sql = f"create table {table.table} as from chunk" if is_new else f"insert into {table.table} from chunk"
-        self._spilling = self._spiller.submit(_insert, self._private_database(), sql, table.drain())
-
-    def _wait_for_spill(self) -> None:
-        """One spill at a time: the connection bears no more, and what waits for it stays bounded."""
-        if self._spilling is not None:
-            spilling, self._spilling = self._spilling, None
-            spilling.result()
+        database.register("chunk", table.drain())
+        if table.table:
+            database.execute(f"insert into {table.table} from chunk")
+        else:
+            table.table = self._name(table)
+            database.execute(f"create table {table.table} as from chunk")
+        database.unregister("chunk")
 
     def _private_database(self) -> duckdb.DuckDBPyConnection:
         if self._database is None:
             self._directory = Path(tempfile.mkdtemp(prefix="omniray-keys-"))
             self._database = open_database(self._memory_limit_mb, self._directory)
         return self._database
-
-
-def _insert(database: duckdb.DuckDBPyConnection, sql: str, chunk: pa.Table) -> None:
-    database.register("chunk", chunk)
-    database.execute(sql)
-    database.unregister("chunk")

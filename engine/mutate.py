@@ -7,6 +7,7 @@ never as text. Running it again on a newer state gives what it would have given 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -220,8 +221,12 @@ def _keyed(type: ElementType) -> bool:
 
 
 def _expression(type: ElementType, predicate: BoundPredicate) -> pc.Expression:
-    value = pa.scalar(predicate.value, type.arrow.field(predicate.column).type)
-    return _COMPARE[predicate.op](pc.field(predicate.column), value)
+    column, kind = pc.field(predicate.column), type.arrow.field(predicate.column).type
+    where = _COMPARE[predicate.op](column, pa.scalar(predicate.value, kind))
+    if pa.types.is_floating(kind) and predicate.op in (">", ">="):
+        # Lance takes NaN for the greatest number and Arrow for none: it shall not depend on where a row is.
+        where &= column <= pa.scalar(math.inf, kind)
+    return where
 
 
 def _scan(state: PinnedState, type: ElementType, columns: list[str], where: pc.Expression) -> pa.Table:

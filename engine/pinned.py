@@ -21,6 +21,9 @@ class State(Protocol):
     def count(self, table_key: str) -> int:
         """How many rows the table has, at no cost."""
 
+    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
+        """Those of a few ids that the table has; cheaper than `matching`, since it says nothing of where they are."""
+
     def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
         """The rows whose column is one of a few values: `columns`, and the row's address as `_rowaddr`."""
 
@@ -58,6 +61,13 @@ class Pinned:
         sql = f"select {wanted} from {{rows}} p semi join {{keys}} k on {equal}"
         return self.sets.derive(sql, small=False, rows=self.all(type, columns), keys=keys)
 
+    def present(self, type: ElementType, ids: Relation) -> Relation:
+        """Those of the ids (id) that a table has."""
+        few = self._distinct(ids, ID) if ids.rows and self.state.count(type.table_key) else None
+        if few is None or len(few) > self.state.count(type.table_key):
+            return self.meeting(type, ids, {ID: ID}, (ID,))
+        return Relation.of(pa.table({ID: self.state.existing(type.table_key, few)}))
+
     def all(self, type: ElementType, columns: Sequence[str]) -> pa.RecordBatchReader:
         """Every row of a table, to be read once."""
         reader = self.state.scan(type.table_key, columns)
@@ -78,8 +88,9 @@ class Pinned:
     def _most_telling(self, type: ElementType, keys: Relation, on: Mapping[str, str]) -> tuple[str, pa.Array | None]:
         """The column of the key that narrows a look-up most, and its values; None if there are too many of them."""
         usable = {mine: theirs for mine, theirs in on.items() if _can_be_looked_up(type, mine)}
-        values = {mine: self._distinct(keys, theirs) for mine, theirs in usable.items()}
-        if not values or None in values.values():
+        found = {mine: self._distinct(keys, theirs) for mine, theirs in usable.items()}
+        values = {mine: few for mine, few in found.items() if few is not None}
+        if not values or len(values) < len(found):
             return "", None
         telling = max(values, key=lambda mine: (len(values[mine]), _telling_by_type(type, mine)))
         return telling, values[telling]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine.filters import among
 from omniray.engine.finalise import give_final_name, wait_for_final_name
 from omniray.engine.line import CommitObject, Pin
 from omniray.engine.schema import ID, Schema
@@ -138,7 +139,7 @@ class PinnedState:
             values = self.existing(table_key, values)
         if len(values) == 0:
             return _empty(table, columns)
-        return _read(table, columns, pc.field(column).isin(values), addresses=True)
+        return _read(table, columns, among(column, values), addresses=True)
 
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         return self.table(table_key).scan(columns, addresses=True)

@@ -24,14 +24,24 @@ class PinnedRows:
         self.lookup_keys_max = lookup_keys_max
         self.tables = {t.table_key: _with_addresses(t, graph.get(t.name, [])) for t in schema}
         self.asked: list[tuple[str, str]] = []
+        self.looked_up: list[str] = []
+        self.counted: set[str] = set()
 
     def count(self, table_key: str) -> int:
+        self.counted.add(table_key)
         return int(self.tables[table_key].num_rows)
+
+    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
+        assert self.count(table_key)
+        assert 0 < len(ids) <= self.lookup_keys_max
+        self.asked.append(("existing", table_key))
+        return ids.filter(pc.is_in(ids, value_set=self.tables[table_key]["id"]))
 
     def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
         assert self.count(table_key)
         assert 0 < len(values) <= self.lookup_keys_max
         self.asked.append(("matching", table_key))
+        self.looked_up.append(column)
         table = self.tables[table_key]
         return table.filter(pc.is_in(table[column], value_set=values)).select([*columns, "_rowaddr"])
 

@@ -11,8 +11,8 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ MISFIT: Final = object()
 """Stands for a value that is not of its property's type."""
 
 ID_BYTES_MAX = 1024
-COMPARE = {
+COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -120,15 +120,17 @@ class Outcome:
     """What a write did: the tables after it, how many rows it touched, and whether there is a commit at all."""
 
     tables: Tables
-    affected_nodes: int = 0
-    affected_edges: int = 0
-    commits: bool = True
+    affected_nodes: int
+    affected_edges: int
+    commits: bool
 
 
 @dataclass(frozen=True)
 class GraphModel:
+    """A graph at one commit."""
+
     schema: Schema
-    tables: Tables = field(default_factory=dict)
+    tables: Tables
 
     @classmethod
     def empty(cls, schema: Schema) -> GraphModel:
@@ -138,75 +140,108 @@ class GraphModel:
         """Load records in one of the three modes; `types` are touched even if they get no record."""
         if not all(_fits(record) for record in records):
             raise Refused(RecordError)
-        after, touched = dict(self.tables), dict.fromkeys(self.tables, 0)
+        draft = _Draft(self)
         for type in self.schema:
-            before = self.tables[type.name]
             if type in types:
-                of_type = [record for record in records if record.type == type]
-                after[type.name], landed = _landed(mode, before, of_type)
-                touched[type.name] = landed + (len(before) if mode == "overwrite" else 0)
-            self._check(type, after)
-        return self._outcome(after, touched, commits=bool(types if mode == "overwrite" else records))
+                draft.load(mode, type.name, [record for record in records if record.type == type])
+            draft.check(type)
+        return draft.outcome(commits=bool(types if mode == "overwrite" else records))
 
     def mutate(self, statements: Sequence[Statement]) -> Outcome:
         """Run the statements of one query, each on what the ones before it left."""
         if not all(_can_be_bound(statement) for statement in statements):
             raise Refused(QueryError)
-        after = {name: dict(table) for name, table in self.tables.items()}
-        touched: dict[str, set[Id]] = {name: set() for name in after}
+        draft = _Draft(self)
         for statement in statements:
             match statement:
                 case Insert(record):
-                    self._insert(record, after, touched)
+                    draft.insert(record)
                 case Update():
-                    _update(statement, after, touched)
+                    draft.update(statement)
                 case Delete():
-                    self._delete(statement, after, touched)
+                    draft.delete(statement)
         for type in self.schema:
-            self._check(type, after)
-        counts = {name: len(ids) for name, ids in touched.items()}
-        return self._outcome(after, counts, commits=any(counts.values()))
+            draft.check(type)
+        return draft.outcome(commits=any(draft.touched.values()))
 
-    def _insert(self, record: Record, after: dict[str, dict[Id, Row]], touched: dict[str, set[Id]]) -> None:
+
+class _Draft:
+    """The tables while a write changes them, and the ids of the rows that it touches."""
+
+    def __init__(self, before: GraphModel) -> None:
+        self.schema, self.before = before.schema, before.tables
+        self.tables: dict[str, dict[Id, Row]] = {name: dict(table) for name, table in before.tables.items()}
+        self.touched: dict[str, set[Id]] = {name: set() for name in before.tables}
+        self.replaced = dict.fromkeys(before.tables, 0)
+
+    def load(self, mode: str, name: str, records: Iterable[Record]) -> None:
+        """Bring records into a table: no id twice, but in a merge the last record of an id wins."""
+        before = self.before[name]
+        if mode == "overwrite":
+            self.tables[name] = {}
+            self.replaced[name] = len(before)
+        new: dict[tuple[str, str], Minted] = {}
+        for record in records:
+            id = _identity(mode, record, before, new)
+            if mode != "merge" and id in self.tables[name]:
+                raise Refused(KeyConflict if mode == "append" and id in before else ConstraintViolation)
+            self._put(name, id, record.row)
+
+    def insert(self, record: Record) -> None:
         """A keyed node takes the place of the one with its key; anything else is new."""
         if not _fits(record):
             raise Refused(RecordError)
-        id = key_text(record) if is_keyed(record.type) else Minted()
-        after[record.type.name][id] = record.row
-        touched[record.type.name].add(id)
+        self._put(record.type.name, key_text(record) if is_keyed(record.type) else Minted(), record.row)
 
-    def _delete(self, statement: Delete, after: dict[str, dict[Id, Row]], touched: dict[str, set[Id]]) -> None:
+    def update(self, statement: Update) -> None:
+        table = self.tables[statement.type.name]
+        for id in _matching(table, statement.predicate):
+            updated = {**table[id], **statement.values}
+            if not _fits(Record(statement.type, updated)):
+                raise Refused(RecordError)
+            self._put(statement.type.name, id, updated)
+
+    def delete(self, statement: Delete) -> None:
         """The rows that match and, of nodes, the edges that start or end there."""
-        doomed = _matching(after[statement.type.name], statement.predicate)
-        _remove(statement.type.name, doomed, after, touched)
+        name = statement.type.name
+        doomed = _matching(self.tables[name], statement.predicate)
+        self._remove(name, doomed)
         for edge in self.schema.edges if isinstance(statement.type, NodeType) else ():
-            ends = [end for end, node in ((SRC, edge.source), (DST, edge.target)) if node == statement.type.name]
-            loose = [id for id, row in after[edge.name].items() if any(row[end] in doomed for end in ends)]
-            _remove(edge.name, loose, after, touched)
+            ends = [end for end, node in ((SRC, edge.source), (DST, edge.target)) if node == name]
+            loose = [id for id, row in self.tables[edge.name].items() if any(row[end] in doomed for end in ends)]
+            self._remove(edge.name, loose)
 
-    def _check(self, type: ElementType, after: Tables) -> None:
-        """Hold every rule over several rows against a whole table; all tables of nodes are complete before any edges."""
-        table = after[type.name]
+    def check(self, type: ElementType) -> None:
+        """Hold every rule over several rows against a whole table; edges come when all nodes are there."""
+        rows = self.tables[type.name].values()
         for constraint in type.constraints:
-            if isinstance(constraint, Unique) and not _all_differ(table.values(), constraint.properties):
+            if isinstance(constraint, Unique) and not _all_differ(rows, constraint.properties):
                 raise Refused(ConstraintViolation)
         if not isinstance(type, EdgeType):
             return
-        for row in table.values():
-            if row[SRC] not in after[type.source] or row[DST] not in after[type.target]:
-                raise Refused(ConstraintViolation)
-        # Nodes that never had an edge are free to have none: somebody has to be first.
-        sources = {row[SRC] for row in (*table.values(), *self.tables[type.name].values())}
-        for source in sources & after[type.source].keys():
-            degree = sum(row[SRC] == source for row in table.values())
-            bounds = type.cardinality
-            if degree < bounds.low or (bounds.high is not None and degree > bounds.high):
+        sources, targets = self.tables[type.source], self.tables[type.target]
+        if not all(row[SRC] in sources and row[DST] in targets for row in rows):
+            raise Refused(ConstraintViolation)
+        # A node that never had an edge is free to have none: somebody has to be first.
+        for source in {row[SRC] for row in (*rows, *self.before[type.name].values())} & sources.keys():
+            degree = sum(row[SRC] == source for row in rows)
+            if not type.cardinality.low <= degree <= (math.inf if (high := type.cardinality.high) is None else high):
                 raise Refused(ConstraintViolation)
 
-    def _outcome(self, after: Tables, touched: Mapping[str, int], *, commits: bool) -> Outcome:
-        nodes = sum(touched[type.name] for type in self.schema.nodes)
-        edges = sum(touched[type.name] for type in self.schema.edges)
-        return Outcome(after, nodes, edges, commits)
+    def outcome(self, *, commits: bool) -> Outcome:
+        affected = {name: len(self.touched[name]) + self.replaced[name] for name in self.tables}
+        nodes = sum(affected[type.name] for type in self.schema.nodes)
+        edges = sum(affected[type.name] for type in self.schema.edges)
+        return Outcome(self.tables, nodes, edges, commits)
+
+    def _put(self, name: str, id: Id, row: Row) -> None:
+        self.tables[name][id] = row
+        self.touched[name].add(id)
+
+    def _remove(self, name: str, ids: Iterable[Id]) -> None:
+        for id in ids:
+            del self.tables[name][id]
+            self.touched[name].add(id)
 
 
 def key_text(record: Record) -> str:
@@ -216,23 +251,9 @@ def key_text(record: Record) -> str:
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
 
 
-def is_equal(left: Any, right: Any) -> bool:
+def _is_equal(left: Any, right: Any) -> bool:
     """Whether two values are the same value to a rule: NaN is, and the two zeros are."""
     return bool(left == right or (left != left and right != right))
-
-
-def _landed(mode: str, before: Table, records: Iterable[Record]) -> tuple[Table, int]:
-    """A table after a load of it, and how many rows of the load are in it."""
-    after = {} if mode == "overwrite" else dict(before)
-    landed: set[Id] = set()
-    new: dict[tuple[str, str], Minted] = {}
-    for record in records:
-        id = _identity(mode, record, before, new)
-        if mode != "merge" and id in after:
-            raise Refused(KeyConflict if mode == "append" and id in before else ConstraintViolation)
-        after[id] = record.row
-        landed.add(id)
-    return after, len(landed)
 
 
 def _identity(mode: str, record: Record, before: Table, new: dict[tuple[str, str], Minted]) -> Id:
@@ -246,22 +267,6 @@ def _identity(mode: str, record: Record, before: Table, new: dict[tuple[str, str
         known = next((id for id, row in before.items() if (row[SRC], row[DST]) == ends), None)
         return known or new.setdefault(ends, Minted())
     return Minted()
-
-
-def _update(statement: Update, after: dict[str, dict[Id, Row]], touched: dict[str, set[Id]]) -> None:
-    table = after[statement.type.name]
-    for id in _matching(table, statement.predicate):
-        updated = {**table[id], **statement.values}
-        if not _fits(Record(statement.type, updated)):
-            raise Refused(RecordError)
-        table[id] = updated
-        touched[statement.type.name].add(id)
-
-
-def _remove(name: str, ids: Iterable[Id], after: dict[str, dict[Id, Row]], touched: dict[str, set[Id]]) -> None:
-    for id in ids:
-        del after[name][id]
-        touched[name].add(id)
 
 
 def _matching(table: Table, predicate: Predicate) -> list[Id]:
@@ -312,30 +317,25 @@ def _is_id(text: str) -> bool:
 
 def keeps_own_rules(type: ElementType, values: Row) -> bool:
     """Whether the values, of a row or of a part of it, keep the rules over single values."""
-    return all(
-        _keeps(type.property(name), values[name], constraint)
-        for constraint in type.constraints
-        for name in getattr(constraint, "properties", None) or (constraint.property,)  # type: ignore[union-attr]
-        if values.get(name) is not None
-    )
+    return all(_keeps(type, values, constraint) for constraint in type.constraints)
 
 
-def _keeps(property: Property | None, value: Any, constraint: Constraint) -> bool:
+def _keeps(type: ElementType, values: Row, constraint: Constraint) -> bool:
     match constraint:
-        case Key():
-            return not isinstance(value, float) or math.isfinite(value)
-        case Range(_, low, high):
-            above = low is None or value >= _rounded(low, property)
-            below = high is None or value <= _rounded(high, property)
+        case Key(names):
+            return all(math.isfinite(value) for name in names if isinstance(value := values.get(name), float))
+        case Range(name, low, high) if (value := values.get(name)) is not None:
+            above = low is None or value >= _as_held(low, type.property(name))
+            below = high is None or value <= _as_held(high, type.property(name))
             return bool(above and below and value == value)
-        case Check(_, pattern):
+        case Check(name, pattern) if (value := values.get(name)) is not None:
             # To RE2 `$` is the very end, to Python also the place before a last line break.
             return re.search(pattern.replace("$", r"\Z"), value) is not None
     return True
 
 
-def _rounded(bound: float, property: Property | None) -> float:
-    """A bound as the property would hold it: a 32-bit float can't be compared with 0.1."""
+def _as_held(bound: float, property: Property | None) -> float:
+    """A bound as the property would hold it: no 32-bit float is 0.1."""
     return single(bound) if property is not None and property.type == ScalarType(Scalar.F32) else bound
 
 
@@ -348,9 +348,7 @@ def single(value: float) -> float:
 def _all_differ(rows: Iterable[Row], columns: Sequence[str]) -> bool:
     """Whether no two rows share their values; one with a null among them is exempt."""
     tuples = [values for row in rows if None not in (values := [row[name] for name in columns])]
-    return not any(
-        all(map(is_equal, one, other)) for n, one in enumerate(tuples) for other in tuples[:n]
-    )
+    return not any(all(map(_is_equal, one, other)) for n, one in enumerate(tuples) for other in tuples[:n])
 
 
 def _scalar_text(value: Any, property: Property | None) -> str:

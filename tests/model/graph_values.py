@@ -32,8 +32,8 @@ from tests.model.graph_model import keeps_own_rules, single
 HOSTILE_TEXTS = (
     "", " ", "'", "''", '"', "\\", "\\'", ";", "--", "/*", "' OR 1=1 --", "'; drop table Person; --", "x' or 'x'='x",
     "name = 'Ada1'", "NULL", "null", "true", "0", "-0.0", "%", "_", "*", "{0} {name}", "$x", "${x}", '["a","b"]',
-    "two\nlines\r\n", "tab\t", "\x00", "a\x00b", "a\x00c", "\x1b[31m", "\x7f", "é", "e\u0301", "É", "ß", "😀", "\ufeffa",
-    "\u202eback", "\u00a0", "\U0010ffff", "x" * 1024,
+    "two\nlines\r\n", "tab\t", "\x00", "a\x00b", "a\x00c", "\x1b[31m", "\x7f", "é", "e\u0301", "É", "ß", "😀",
+    "\ufeffa", "\u202eback", "\u00a0", "\U0010ffff", "x" * 1024,
 )  # fmt: skip
 TOO_LONG_FOR_AN_ID = "x" * 1025
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.model.graph_model import (
     Insert,
     Predicate,
     Record,
+    Refused,
     Row,
     Statement,
     Update,
@@ -49,7 +51,7 @@ _RARELY = st.sampled_from((False,) * 29 + (True,))
 _EITHER = st.booleans()
 _MODES = st.sampled_from(("append", "merge", "overwrite"))
 _SHAPES = st.sampled_from(("records", "records", "rows", "arrow"))
-_FEW = st.integers(0, 3)
+_FEW = st.sampled_from((0, 1, 2, 3, 1, 2, 3))
 _ORDERED = st.sampled_from(("=", "=", "!=", "<", "<=", ">", ">="))
 _UNORDERED = st.sampled_from(("=", "!="))
 
@@ -64,8 +66,10 @@ class LoadCall:
     records: tuple[Record, ...]
     types: tuple[ElementType, ...]
 
-    def __repr__(self) -> str:
-        return f"load({self.source!r}, type={self.type!r}, mode={self.mode!r})"
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis shows: the call alone, to be pasted into a test."""
+        source = f"pa.table({self.source.to_pydict()})" if isinstance(self.source, pa.Table) else repr(self.source)
+        printer.text(f"graph.load({source}, type={self.type!r}, mode={self.mode!r})")
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ class MutateCall:
     params: Mapping[str, Any]
     statements: tuple[Statement, ...]
 
-    def __repr__(self) -> str:
-        return f"mutate({self.text!r}, {self.params!r})"
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis shows: the call alone, to be pasted into a test."""
+        printer.text(f"graph.mutate({self.text!r}, {self.params!r})")
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,12 @@ class _Row:
 
     given: Row
     record: Record
+
+
+@st.composite
+def first_loads(draw: st.DrawFn, model: GraphModel, type: ElementType) -> LoadCall:
+    """A load that gives a table some rows to begin with."""
+    return _LoadMaker(draw, model).of_one_type("append", "rows", type, 4, lawful=True)
 
 
 @st.composite
@@ -120,8 +131,11 @@ class _Maker:
 
     def end(self, node: str, planned: Sequence[str] = ()) -> str:
         """The id of a node that is there or in the same write; now and then of one that is not."""
-        known = [*self.model.tables[node], *planned]
-        return self.draw(st.sampled_from(STRANGERS if not known or self.draw(_RARELY) else known))  # type: ignore[arg-type]
+        known = [*self.ids(node), *planned]
+        return self.draw(st.sampled_from(STRANGERS if not known or self.draw(_RARELY) else known))
+
+    def ids(self, name: str) -> list[str]:
+        return [str(id) for id in self.model.tables[name]]
 
     def spoiled_among(self, names: Sequence[str]) -> str | None:
         return self.draw(st.sampled_from(names)) if names and self.draw(_RARELY) else None
@@ -130,56 +144,65 @@ class _Maker:
 class _LoadMaker(_Maker):
     def call(self) -> LoadCall:
         mode, shape = self.draw(_MODES), self.draw(_SHAPES)
-        types = list(self.model.schema)
+        types = st.sampled_from(list(self.model.schema))
         if shape == "records":
-            chosen = self.draw(st.lists(st.sampled_from(types), min_size=1, max_size=3, unique_by=lambda t: t.name))
-            return self._of_records(mode, chosen)
-        type = self.draw(st.sampled_from(types))
-        rows = self._rows(type, mode, {}, spoilable=shape == "rows")
+            return self.of_several_types(mode, self.draw(st.lists(types, min_size=1, max_size=3, unique_by=_name)))
+        return self.of_one_type(mode, shape, self.draw(types), self.draw(_FEW), lawful=self.draw(_EITHER))
+
+    def of_one_type(self, mode: str, shape: str, type: ElementType, count: int, *, lawful: bool) -> LoadCall:
+        rows = [self._row(type, {}, spoilable=shape == "rows") for _ in range(count)]
+        rows = self._acceptable(mode, rows) if lawful else rows
         source = [_as_plain(row) for row in rows] if shape == "rows" else self._arrow(type, rows)
         return LoadCall(source, type.name, mode, tuple(row.record for row in rows), (type,))
 
-    def _of_records(self, mode: str, chosen: Sequence[ElementType]) -> LoadCall:
+    def of_several_types(self, mode: str, types: Sequence[ElementType]) -> LoadCall:
         planned: dict[str, list[str]] = {}
         rows: list[_Row] = []
-        for type in sorted(chosen, key=lambda t: t.kind == "edge"):
-            of_type = self._rows(type, mode, planned, spoilable=True)
+        for type in sorted(types, key=lambda t: t.kind == "edge"):
+            of_type = [self._row(type, planned, spoilable=True) for _ in range(self.draw(_FEW))]
             planned[type.name] = [id for row in of_type if (id := _planned_id(row.record))]
             rows += of_type
+        rows = self._acceptable(mode, rows) if self.draw(_EITHER) else rows
         if self.draw(_EITHER):
             rows.reverse()
         records = tuple(row.record for row in rows)
-        touched = tuple(type for type in chosen if any(record.type is type for record in records))
+        touched = tuple(type for type in types if any(record.type is type for record in records))
         return LoadCall([_as_record(row) for row in rows], None, mode, records, touched)
 
-    def _rows(
-        self, type: ElementType, mode: str, planned: Mapping[str, Sequence[str]], *, spoilable: bool
-    ) -> list[_Row]:
-        return [self._row(type, mode, planned, spoilable) for _ in range(self.draw(_FEW))]
+    def _acceptable(self, mode: str, rows: Sequence[_Row]) -> list[_Row]:
+        """Those of the rows that can be loaded together: by chance alone, hardly a longer load would be."""
+        kept: list[_Row] = []
+        for row in rows:
+            records = [one.record for one in (*kept, row)]
+            with suppress(Refused):
+                self.model.load(mode, records, [record.type for record in records])
+                kept.append(row)
+        return kept
 
-    def _row(self, type: ElementType, mode: str, planned: Mapping[str, Sequence[str]], spoilable: bool) -> _Row:
+    def _row(self, type: ElementType, planned: Mapping[str, Sequence[str]], *, spoilable: bool) -> _Row:
         spoiled = self.spoiled_among([p.name for p in type.properties]) if spoilable else None
         cells = {p.name: self.cell(type, p, spoiled=p.name == spoiled, in_query=False) for p in type.properties}
         if isinstance(type, EdgeType):
-            ends = {end: self.end(node, planned.get(node, ())) for end, node in ((SRC, type.source), (DST, type.target))}
-            cells |= {end: (id, id) for end, id in ends.items()}
-        record = Record(type, {name: held for name, (_, held) in cells.items()})
-        if (id := self._given_id(type, record)) is not None:
-            cells[ID] = (id, id)
-        return _Row({name: given for name, (given, _) in cells.items()}, Record(type, {n: h for n, (_, h) in cells.items()}))
+            for end, node in ((SRC, type.source), (DST, type.target)):
+                id = self.end(node, planned.get(node, ()))
+                cells[end] = (id, id)
+        given, held = ({name: pair[n] for name, pair in cells.items()} for n in (0, 1))
+        brought = self._brought_id(Record(type, held))
+        with_id = {} if brought is None else {ID: brought}
+        return _Row({**given, **with_id}, Record(type, {**held, **with_id}))
 
-    def _given_id(self, type: ElementType, record: Record) -> str | None:
+    def _brought_id(self, record: Record) -> str | None:
         """An id where a record may bring one: a keyed node only the one that it has anyway."""
         if not self.draw(_SELDOM):
             return None
-        if is_keyed(type):
+        if is_keyed(record.type):
             return self.draw(st.sampled_from(GIVEN_IDS)) if self.draw(_RARELY) else _planned_id(record)
-        known = [id for id in self.model.tables[type.name] if isinstance(id, str)]
-        return self.draw(st.sampled_from((*GIVEN_IDS, *known)))
+        return self.draw(st.sampled_from((*GIVEN_IDS, *self.ids(record.type.name))))
 
     def _arrow(self, type: ElementType, rows: Sequence[_Row]) -> pa.Table:
         """The rows as a table of the physical types, or of others that hold the same values."""
-        names = [name for name in type.arrow.names if name != ID or self.draw(_EITHER) or _any_id(rows)]
+        with_id = self.draw(_EITHER) or len(type.arrow) == 1 or any(ID in row.given for row in rows)
+        names = [name for name in type.arrow.names if name != ID or with_id]
         columns = {}
         for name in names:
             array = pa.array([row.record.values.get(name) for row in rows], type.arrow.field(name).type)
@@ -208,13 +231,15 @@ class _QueryMaker(_Maker):
     def _insert(self, type: ElementType, scribe: _Scribe) -> Insert:
         values = self._assigned(type, type.properties, scribe)
         if isinstance(type, EdgeType):
-            values |= {end: self.end(node) for end, node in ((SRC, type.source), (DST, type.target))}
-        ends = [f"{IN_QUERY[end]}: {scribe.value(values[end], values[end], TEXT)}" for end in (SRC, DST) if end in values]
-        scribe.statement(f"insert {type.name} {{ {', '.join([*scribe.taken(), *ends])} }}")
+            for end, node in ((SRC, type.source), (DST, type.target)):
+                values[end] = self.end(node)
+                scribe.take(f"{IN_QUERY[end]}: {scribe.value(values[end], values[end], TEXT)}")
+        scribe.statement(f"insert {type.name} {{ {', '.join(scribe.taken())} }}")
         return Insert(Record(type, values))
 
     def _update(self, type: ElementType, scribe: _Scribe) -> Update:
-        chosen = self.draw(st.lists(st.sampled_from(_updatable(type)), min_size=1, max_size=2, unique_by=lambda p: p.name))
+        properties = st.sampled_from(_updatable(type))
+        chosen = self.draw(st.lists(properties, min_size=1, max_size=2, unique_by=_name))
         values = self._assigned(type, chosen, scribe)
         assignments = ", ".join(scribe.taken())
         predicate = self._predicate(type, scribe)
@@ -244,7 +269,9 @@ class _QueryMaker(_Maker):
         kind = columns[column]
         held = for_query(self._compared_with(type, column, kind))
         given = self.draw(st.sampled_from(spellings(held, in_query=True)))
-        unordered = isinstance(kind, EnumType) or kind == ScalarType(Scalar.BOOL)
+        # Where an id comes in the order of ids that are still to be made, nobody knows.
+        made = column == ID and not is_keyed(type)
+        unordered = made or isinstance(kind, EnumType) or kind == ScalarType(Scalar.BOOL)
         op = self.draw(_UNORDERED if unordered else _ORDERED)
         scribe.take(f"{IN_QUERY.get(column, column)} {op} {scribe.value(given, held, kind)}")
         return Predicate(column, op, held)
@@ -298,8 +325,8 @@ def _planned_id(record: Record) -> str | None:
     return None if any(value is None or value is MISFIT for value in key) else key_text(record)
 
 
-def _any_id(rows: Sequence[_Row]) -> bool:
-    return any(ID in row.given for row in rows)
+def _name(named: ElementType | Property) -> str:
+    return named.name
 
 
 def _as_plain(row: _Row) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +140,23 @@ def test_objects_that_were_read_are_kept_and_only_so_many_of_them(
         log._keep(replace(newest, seq=seq))
     assert len(log._cache) == CACHE_OBJECTS_MAX
     assert log.read(3) == newest
+
+
+def test_threads_may_read_at_once_when_no_more_objects_can_be_kept(directory: DirectoryStore) -> None:
+    log, obj = CommitLog(directory, MAIN_BRANCH), first()
+
+    def keep(thread: int) -> None:
+        for number in range(4000):
+            log._keep(replace(obj, seq=thread * 10_000 + number))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(keep, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(log._cache) == CACHE_OBJECTS_MAX
 
 
 # What is no object of ours

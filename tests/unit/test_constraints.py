@@ -56,11 +56,18 @@ class Judge:
     lookup_keys_max: int
 
     def __call__(
-        self, mode: Mode, rows: Graph, pinned: Graph | None = None, *, reject: bool = False, source: str = "graph.jsonl"
+        self,
+        modes: Mode | dict[str, Mode],
+        rows: Graph,
+        pinned: Graph | None = None,
+        *,
+        reject: bool = False,
+        source: str = "graph.jsonl",
     ) -> Verdict:
         with KeyLog(SCHEMA, memory_rows=self.memory_rows) as log:
             for name, written in rows.items():
                 type = SCHEMA.type(name)
+                mode = modes if isinstance(modes, Mode) else modes[name]
                 log.begin(type, mode)
                 if mode is Mode.DELETE:
                     log.delete(type, pa.array([row["id"] for row in written], pa.string()))
@@ -309,6 +316,13 @@ def test_the_nodes_of_an_edge_may_be_pinned_or_written_with_it(judged: Judge) ->
     assert only(judged(Mode.OVERWRITE, rows, {"Person": people("a")}))[2] == "src 'a' not found in Person"
 
 
+def test_an_edge_to_a_node_that_the_same_write_deletes_is_refused(judged: Judge) -> None:
+    modes = {"Person": Mode.DELETE, "Knows": Mode.APPEND}
+    rows = {"Person": people("b"), "Knows": [edge("a", "c"), edge("a", "b")]}
+    verdict = judged(modes, rows, {"Person": people("abc")})
+    assert only(verdict) == ("constraint", 12, "dst 'b' not found in Person")
+
+
 def test_an_edge_falls_with_a_rejected_node_unless_a_pinned_one_has_its_id(judged: Judge) -> None:
     pinned = {"Person": [person("a"), person("p", email="e")]}
     rows = {"Person": [person("a"), person("n", email="e")], "Knows": [edge("a", "p"), edge("n", "p"), edge("p", "n")]}
@@ -437,6 +451,10 @@ def test_rejecting_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def asked(mode: Mode, rows: Graph, pinned: Graph, lookup_keys_max: int = 5_000) -> list[tuple[str, str]]:
+    return state_after(mode, rows, pinned, lookup_keys_max).asked
+
+
+def state_after(mode: Mode, rows: Graph, pinned: Graph, lookup_keys_max: int = 5_000) -> PinnedRows:
     state = PinnedRows(SCHEMA, pinned, lookup_keys_max)
     with KeyLog(SCHEMA) as log:
         for name, written in rows.items():
@@ -445,7 +463,7 @@ def asked(mode: Mode, rows: Graph, pinned: Graph, lookup_keys_max: int = 5_000) 
             table = pa.Table.from_pylist(written, schema=nullable(type.arrow))
             log.add(type, table, pa.array(range(len(written)), pa.int64()), "")
         judge(log, SCHEMA, state, lookup_keys_max=lookup_keys_max)
-    return state.asked
+    return state
 
 
 def test_few_keys_are_looked_up_and_many_are_met_in_one_pass() -> None:
@@ -459,8 +477,8 @@ def test_few_keys_are_looked_up_and_many_are_met_in_one_pass() -> None:
 def test_an_edge_with_a_new_id_asks_for_its_nodes_alone_and_once() -> None:
     pinned = {"Person": people("ab"), "Company": [{"id": "A"}], "Likes": [edge("a", "A", "1")], "Knows": knows("ba")}
     assert asked(Mode.APPEND, {"Likes": [edge("a", "A")]}, pinned) == [
-        ("matching", "node:Person"),
-        ("matching", "node:Company"),
+        ("existing", "node:Person"),
+        ("existing", "node:Company"),
     ]
     tables = [table for _, table in asked(Mode.APPEND, {"Knows": [edge("a", "b")]}, pinned)]
     assert tables.count("node:Person") == 1
@@ -469,3 +487,19 @@ def test_an_edge_with_a_new_id_asks_for_its_nodes_alone_and_once() -> None:
 def test_an_overwrite_asks_nothing_of_the_rows_that_go() -> None:
     rows = {"Company": [{"id": "A", "title": "t"}]}
     assert asked(Mode.OVERWRITE, rows, {"Company": [{"id": "A", "title": "t"}]}) == []
+
+
+def test_a_row_with_a_new_id_does_not_depend_on_its_table() -> None:
+    """A judgement is made anew when a table that it asked about has moved: that must not be every table it writes."""
+    pinned = {"Company": [{"id": "A"}]}
+    assert state_after(Mode.APPEND, {"Company": [{"id": None}]}, pinned).counted == set()
+    assert state_after(Mode.APPEND, {"Company": [{"id": "B"}]}, pinned).counted == {"node:Company"}
+
+
+def test_several_values_are_looked_up_by_the_one_that_tells_most() -> None:
+    pinned = {"Person": people("ab"), "Knows": knows("ab")}
+    row = person("c", team="red", rank=1)
+    assert state_after(Mode.APPEND, {"Person": [row]}, pinned).looked_up == ["id", "rank"]
+    ends = state_after(Mode.APPEND, {"Knows": [edge("b", "a")]}, pinned).looked_up
+    assert "src" in ends
+    assert "dst" not in ends

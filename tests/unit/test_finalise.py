@@ -112,7 +112,9 @@ def test_a_version_with_neither_name_is_an_invariant_violation(store: ObjectStor
         give_final_name(store, PERSON, pin)
 
 
-def test_a_name_that_appears_between_the_two_looks_is_found(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_appears_between_the_two_looks_is_found(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process gives the final name and deletes the staging name just before we copy."""
     pin = commit_and_die(store, "ann")
     copy = store.copy_if_absent

@@ -57,7 +57,9 @@ S = CommitObject(
 )
 
 
-def after(newest: CommitObject = S, finalised_through: int = 0, commits: tuple[Commit, ...] = (commit("c-8"),)) -> CommitObject:
+def after(
+    newest: CommitObject = S, finalised_through: int = 0, commits: tuple[Commit, ...] = (commit("c-8"),)
+) -> CommitObject:
     changed = {PERSON: pin(6, 0, "staging-6")}
     return follow(newest, op_id="op-8", changed=changed, commits=commits, finalised_through=finalised_through)
 
@@ -147,7 +149,9 @@ FASTER = replace(OURS, op_id="op-other")
         (Answer.REFUSED, replace(FASTER, owner="coordinator-1"), Fate.FENCED),
     ],
 )
-def test_an_answer_means_what_the_object_that_is_there_says(answer: Answer, seen: CommitObject | None, expected: Fate) -> None:
+def test_an_answer_means_what_the_object_that_is_there_says(
+    answer: Answer, seen: CommitObject | None, expected: Fate
+) -> None:
     assert fate(OURS, answer, seen) is expected
 
 

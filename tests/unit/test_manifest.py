@@ -129,7 +129,7 @@ def test_the_second_of_two_folds_on_one_head_begins_again_from_the_winner_s(stor
 
 def test_a_gap_is_refused(store: DirectoryStore) -> None:
     manifest = born(store)
-    with pytest.raises(InvariantViolation, match="can't fold object 4.*folded through 1"):
+    with pytest.raises(InvariantViolation, match=r"can't fold object 4.*folded through 1"):
         manifest.fold(line(5)[3:])
     assert manifest.folded_through() == 1
 

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -250,7 +251,7 @@ def test_a_missing_bucket_is_named_by_every_verb(s3_endpoint: str, s3: Root) -> 
         lambda: store.get("object"),
     )
     for call in calls:
-        with pytest.raises(StorageError, match="no-such-bucket.*the bucket does not exist"):
+        with pytest.raises(StorageError, match=r"no-such-bucket.*the bucket does not exist"):
             call()
 
 
@@ -325,11 +326,16 @@ def test_objects_that_can_t_be_deleted_are_not_passed_over(s3: Root, monkeypatch
     assert isinstance(store, S3Store)
     store.put("object", b"")
     call = store._call
-    refused = {"Errors": [{"Key": "graph/object", "Code": "AccessDenied", "Message": "no"}]}
-    monkeypatch.setattr(store, "_call", lambda method, **a: refused if method == "delete_objects" else call(method, **a))
-    with pytest.raises(StorageError, match="can't delete.*access denied"):
+
+    def refusing(method: str, **arguments: Any) -> dict[str, Any]:
+        if method == "delete_objects":
+            return {"Errors": [{"Key": "graph/object", "Code": "AccessDenied", "Message": "no"}]}
+        return call(method, **arguments)
+
+    monkeypatch.setattr(store, "_call", refusing)
+    with pytest.raises(StorageError, match=r"can't delete.*access denied"):
         store.delete_all(["object"])
-    with pytest.raises(StorageError, match="can't delete.*access denied"):
+    with pytest.raises(StorageError, match=r"can't delete.*access denied"):
         store.delete_tree()
 
 
@@ -381,10 +387,11 @@ def test_a_store_is_opened_by_the_usual_environment_alone(s3: Root, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "gs://bucket/graph", "http://host/graph", "s3://bucket", "s3://bucket/", "s3:///graph", "file://host/graph"]
+    "uri",
+    ["", "gs://bucket/graph", "http://host/graph", "s3://bucket", "s3://bucket/", "s3:///graph", "file://host/graph"],
 )
 def test_a_uri_that_is_no_place_for_a_graph_is_refused(uri: str) -> None:
-    with pytest.raises(InputError, match="use a path|with both"):
+    with pytest.raises(InputError, match=r"use a path|with both"):
         open_store(uri)
 
 

@@ -1,4 +1,4 @@
-"""The storage surface: what is staged stays invisible, comes out as exactly one version more, and holds the right rows."""
+"""The storage surface: what is staged stays invisible, is exactly one version more, and holds the right rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def plain(storage: TableStorage) -> lance.LanceDataset:
 
 CHANGES: dict[str, Callable[[TableStorage, Table], StagedChange]] = {
     "append": lambda storage, table: storage.stage_append(table, people("new")),
-    "append of staged rows": lambda storage, table: storage.stage_append(table, storage.stage_rows(table, people("new"))),
+    "append of staged rows": lambda storage, table: storage.stage_append(
+        table, storage.stage_rows(table, people("new"))
+    ),
     "merge": lambda storage, table: storage.stage_merge(table, people("ann", "new"), at(table, "ann")),
     "delete": lambda storage, table: storage.stage_delete(table, at(table, "ann")),
     "overwrite": lambda storage, table: storage.stage_overwrite(table, people("new")),
@@ -154,22 +156,17 @@ def test_a_foreign_commit_is_noticed_whatever_we_do_on_top_of_the_old_version(
     finalise(store, first)
     ours = CHANGES[change](storage, first.table)
     lance.write_dataset(people("foreign"), storage.uri(PERSON), mode="append")
+    before = list(store.names("nodes/Person/_versions"))
     with pytest.raises(VersionTaken) as taken:
         commit(storage, first.table, ours)
     assert (taken.value.table_key, taken.value.expected) == (PERSON.table_key, 3)
     assert ids(plain(storage)) == ["ann", "bob", "foreign"]
-    assert [name for name in store.names("nodes/Person/_versions") if ".manifest-3" in name] == []
+    assert list(store.names("nodes/Person/_versions")) == before, "no staging name is left"
 
 
-def test_a_refused_commit_leaves_no_staging_name(storage: TableStorage, store: ObjectStore, table: Table) -> None:
-    ours = storage.stage_append(table, people("ann"))
-    lance.write_dataset(people("foreign"), storage.uri(PERSON), mode="append")
-    with pytest.raises(VersionTaken):
-        commit(storage, table, ours)
-    assert [name for name in store.names("nodes/Person/_versions") if ".manifest-" in name] == []
-
-
-def test_two_attempts_at_one_version_do_not_see_each_other(storage: TableStorage, store: ObjectStore, table: Table) -> None:
+def test_two_attempts_at_one_version_do_not_see_each_other(
+    storage: TableStorage, store: ObjectStore, table: Table
+) -> None:
     other = TableStorage(store)
     winner = commit(storage, table, storage.stage_append(table, people("winner")), "w")
     loser = commit(other, other.open(PERSON, 1, "", 0), other.stage_append(table, people("loser")), "l")

@@ -1,0 +1,92 @@
+"""Filters over every type of column, those above all that Lance's own way of taking an Arrow expression refuses."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import omniray
+from omniray.engine.filters import among
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+def _graph(tmp_path: Path, schema: str) -> omniray.Graph:
+    return omniray.init(str(tmp_path / "graph"), schema=schema)
+
+
+@pytest.mark.parametrize("type", ["[U32]", "[U64]", "[Blob]", "Vector(2)", "[F32]", "[DateTime]"])
+def test_a_list_of_anything_does_not_stand_in_the_way_of_a_filter(tmp_path: Path, type: str) -> None:
+    with _graph(tmp_path, f"node Item {{ code: String @key  n: I32 @unique  list: {type}? }}") as graph:
+        graph.load([{"code": "a", "n": 1}, {"code": "b", "n": 2}], type="Item")
+        with pytest.raises(omniray.KeyConflict):
+            graph.load([{"code": "a", "n": 3}], type="Item")
+        with pytest.raises(omniray.ConstraintViolation):
+            graph.load([{"code": "c", "n": 1}], type="Item")
+        assert graph.mutate('query q() { update Item set { n: 5 } where code = "a" }').affected_nodes == 1
+        assert graph.snapshot().table("Item", filter=pc.field("n") == 5)["id"].to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize(("type", "greatest"), [("U32", 2**32 - 1), ("U64", 2**64 - 1)])
+def test_unsigned_numbers_are_compared_as_the_numbers_they_are(tmp_path: Path, type: str, greatest: int) -> None:
+    values = [0, 1, greatest // 2, greatest // 2 + 1, greatest - 1, greatest]
+    with _graph(tmp_path, f"node Item {{ n: {type} @key  seen: Bool }}") as graph:
+        for op, compare in COMPARE.items():
+            for value in values:
+                graph.load([{"n": n, "seen": False} for n in values], type="Item", mode="overwrite")
+                graph.mutate(
+                    f"query q($n: {type}) {{ update Item set {{ seen: true }} where n {op} $n }}", {"n": value}
+                )
+                rows = graph.snapshot().table("Item", filter=pc.field("seen"))["n"].to_pylist()
+                assert sorted(rows) == [n for n in values if compare(n, value)]
+
+
+@pytest.mark.parametrize(("type", "greatest"), [("U32", 2**32 - 1), ("U64", 2**64 - 1)])
+def test_uniqueness_of_unsigned_numbers_is_judged_against_what_is_there(
+    tmp_path: Path, type: str, greatest: int
+) -> None:
+    with _graph(tmp_path, f"node Item {{ n: {type} @unique }}") as graph:
+        graph.load([{"n": greatest}, {"n": 0}, {"n": 1}], type="Item")
+        with pytest.raises(omniray.ConstraintViolation, match=f"{greatest} is taken by"):
+            graph.load([{"n": greatest}], type="Item")
+        assert graph.load([{"n": greatest - 1}], type="Item").affected_nodes == 1
+
+
+def test_a_snapshot_is_filtered_by_unsigned_numbers_and_blobs(tmp_path: Path) -> None:
+    with _graph(tmp_path, "node Item { n: U64  data: Blob }") as graph:
+        graph.load([{"id": "a", "n": 2**64 - 1, "data": b"\x00"}, {"id": "b", "n": 7, "data": b""}], type="Item")
+        snapshot = graph.snapshot()
+        for where, found in [
+            (pc.field("n") == 7, ["b"]),
+            (pc.field("n") > 7, ["a"]),
+            (pc.field("n") == pa.scalar(2**64 - 1, pa.uint64()), ["a"]),
+            (among("n", pa.array([7, 2**64 - 1], pa.uint64())), ["a", "b"]),
+            (pc.field("data") == b"\x00", ["a"]),
+            ("n = 7", ["b"]),
+        ]:
+            assert snapshot.table("Item", filter=where)["id"].to_pylist() == found, where
+
+
+@pytest.mark.parametrize("type", ["F32", "F64"])
+@pytest.mark.parametrize("op", list(COMPARE))
+def test_nan_is_unequal_to_every_number_and_neither_above_nor_below(tmp_path: Path, type: str, op: str) -> None:
+    """For rows that are committed and for rows that the same query has written before, which others compare."""
+    values = [-math.inf, -1.5, -0.0, 0.0, 1.5, math.inf, math.nan]
+    with _graph(tmp_path, f"node Item {{ x: {type}  seen: Bool  touched: Bool? }}") as graph:
+        for touch in ("", "update Item set { touched: true } where seen = false"):
+            for value in (0.0, -0.0, 1.5):
+                rows = [{"id": f"{n}", "x": x, "seen": False} for n, x in enumerate(values)]
+                graph.load(rows, type="Item", mode="overwrite")
+                query = f"query q($x: {type}) {{ {touch} update Item set {{ seen: true }} where x {op} $x }}"
+                graph.mutate(query, {"x": value})
+                seen = graph.snapshot().table("Item", filter=pc.field("seen"))["id"].to_pylist()
+                assert sorted(seen) == [f"{n}" for n, x in enumerate(values) if COMPARE[op](x, value)]

@@ -1,0 +1,498 @@
+"""The embedded writer: who loses, who is asked again, and what becomes of a write whose answer is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import lance
+import pytest
+
+from bench.s3server import Fault, S3Server, running_server
+from omniray.engine import writer as writer_module
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import (
+    ConstraintViolation,
+    ExpectedVersionMismatch,
+    FormatMismatch,
+    LineOwned,
+    NotFound,
+    OmnirayError,
+    OutcomeUnknown,
+    StorageError,
+    TableDrift,
+)
+from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, encode, follow
+from omniray.engine.state import PinnedState
+from omniray.engine.store import ObjectStore
+from omniray.engine.writer import COMMIT_TIMEOUT_S, RETENTION_S, UNCLEAR_TIMEOUT_S
+from tests.graphs import CITY, PERSON, Adding, Parts, create_store, files_below, parts_of
+from tests.stores import Root
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
+
+
+@pytest.fixture
+def opened(store: ObjectStore) -> Iterator[Callable[[], Parts]]:
+    """Opens the graph as one more process would."""
+    found: list[Parts] = []
+
+    def open_one() -> Parts:
+        found.append(parts_of(store))
+        return found[-1]
+
+    yield open_one
+    for parts in found:
+        with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
+            parts.close()
+
+
+def add(parts: Parts, *names: str, **more: Any) -> Adding:
+    intent = Adding(parts.schema, {PERSON: list(names)}, **more)
+    parts.writer.commit(intent)
+    return intent
+
+
+# Losers
+
+
+def test_a_loser_that_is_not_strict_lands_on_top_of_the_winner(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    first = add(fast, "ann")
+    second = add(slow, "bob")
+    assert slow.rows() == fast.rows() == ["ann", "bob"]
+    assert slow.commit_ids() == [first.commit_id, second.commit_id]
+    assert [judged[PERSON] for judged in second.judged] == [1, 2]
+
+
+def test_a_loser_that_is_strict_fails_with_the_version_that_it_read(opened: Callable[[], Parts]) -> None:
+    """It reads the newest state first, so only somebody who comes between its reading and its put can beat it."""
+    slow, fast = opened(), opened()
+
+    def overtake(state: PinnedState) -> None:
+        if not fast.commit_ids():
+            add(fast, "ann")
+
+    with pytest.raises(ExpectedVersionMismatch) as refusal:
+        add(slow, "bob", strict=True, strictly=frozenset({PERSON}), refuse=overtake)
+    assert refusal.value.facts == {"table_key": PERSON, "expected": 1, "actual": 2}
+    assert slow.rows() == ["ann"]
+
+
+def test_a_strict_write_begins_with_the_newest_state(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    intent = add(slow, "bob", strict=True, strictly=frozenset({PERSON}))
+    assert intent.judged == [{PERSON: 2, CITY: 1}]
+
+
+def test_of_strict_writers_at_once_exactly_one_wins(opened: Callable[[], Parts]) -> None:
+    writers = [opened() for _ in range(4)]
+    barrier = threading.Barrier(len(writers))
+    answers: list[Exception | None] = []
+
+    def write(number: int) -> None:
+        barrier.wait()
+        try:
+            add(writers[number], f"{number}", expected_versions={PERSON: 1})
+            answers.append(None)
+        except ExpectedVersionMismatch as refusal:
+            answers.append(refusal)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(len(writers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 4
+    assert answers.count(None) == 1
+    assert len(writers[0].rows()) == 1
+
+
+def test_a_loser_s_files_and_staging_names_are_deleted(opened: Callable[[], Parts], store: ObjectStore) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    fast.finaliser.flush()
+    before = set(files_below(f"{store.uri}/nodes/Person"))
+    with pytest.raises(ExpectedVersionMismatch):
+        _overtaken(slow, lambda: add(fast, "bob"))
+    fast.finaliser.flush()
+    left = set(files_below(f"{store.uri}/nodes/Person")) - before
+    assert len([path for path in left if path.startswith("data/")]) == 1, "the winner's data alone"
+    assert [path for path in left if ".manifest-" in path] == []
+
+
+def _overtaken(parts: Parts, meanwhile: Callable[[], object]) -> None:
+    """A strict write that is beaten just before its put."""
+    put = parts.log.put
+
+    def late(obj: CommitObject) -> Answer:
+        meanwhile()
+        return put(obj)
+
+    parts.log.put = late  # type: ignore[method-assign]
+    add(parts, "loser", strict=True, strictly=frozenset({PERSON}))
+
+
+def test_a_loser_does_not_read_its_own_lost_rows_under_the_winner_s_number(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    with pytest.raises(ExpectedVersionMismatch):
+        _overtaken(slow, lambda: add(fast, "winner"))
+    assert slow.newest().pins[PERSON].version == 2
+    assert slow.rows() == ["winner"]
+
+
+def test_a_verdict_stands_when_only_other_tables_moved(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    fast.writer.commit(Adding(fast.schema, {CITY: ["rome"]}))
+    intent = add(slow, "ann")
+    assert intent.judged == [{PERSON: 1, CITY: 1}], "the judge was not called again"
+    assert (slow.rows(), slow.rows(CITY)) == (["ann"], ["rome"])
+
+
+def test_a_verdict_falls_when_a_table_that_it_consulted_moved(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    fast.writer.commit(Adding(fast.schema, {CITY: ["rome"]}))
+    intent = add(slow, "ann", consults=(CITY,))
+    assert intent.judged == [{PERSON: 1, CITY: 1}, {PERSON: 1, CITY: 2}]
+
+
+def test_a_loser_waits_longer_from_loss_to_loss_and_gives_up_in_the_end(opened: Callable[[], Parts]) -> None:
+    parts, fast = opened(), opened()
+    put = parts.log.put
+
+    def always_late(obj: CommitObject) -> Answer:
+        parts.clock.now_s += 20
+        fast.writer.commit(Adding(fast.schema, {CITY: [f"{obj.seq}"]}))
+        return put(obj)
+
+    parts.log.put = always_late  # type: ignore[method-assign]
+    with pytest.raises(OmnirayError, match=r"lost every race.*was not applied"):
+        add(parts, "ann")
+    assert parts.clock.now_s < COMMIT_TIMEOUT_S + 60
+    assert parts.rows() == []
+
+
+# Refusals
+
+
+def _refuse_before(version: int) -> Callable[[PinnedState], Exception | None]:
+    return lambda state: ConstraintViolation("no") if state.version(PERSON) < version else None
+
+
+def test_a_refusal_judged_on_an_old_state_is_judged_again_on_the_newest(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    intent = add(slow, "bob", refuse=_refuse_before(2))
+    assert [judged[PERSON] for judged in intent.judged] == [1, 2]
+    assert slow.rows() == ["ann", "bob"]
+
+
+def test_a_refusal_judged_on_the_newest_state_leaves_and_nothing_is_written(
+    opened: Callable[[], Parts], store: ObjectStore
+) -> None:
+    parts = opened()
+    before = files_below(store.uri)
+    with pytest.raises(ConstraintViolation):
+        add(parts, "bob", refuse=_refuse_before(99))
+    assert files_below(store.uri) == before
+
+
+def test_no_effect_commits_nothing(opened: Callable[[], Parts], store: ObjectStore) -> None:
+    parts = opened()
+    before = files_below(store.uri)
+    result = parts.writer.commit(Adding(parts.schema, {PERSON: []}))
+    assert (result.commit_id, result.affected_nodes) == (None, 0)
+    assert files_below(store.uri) == before
+
+
+def test_no_effect_is_answered_only_on_the_newest_state(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    intent = Adding(slow.schema, {PERSON: []}, consults=(PERSON,))
+    slow.writer.commit(intent)
+    assert [judged[PERSON] for judged in intent.judged] == [1, 2]
+
+
+# Expected versions
+
+
+def test_a_write_that_expects_what_is_there_lands(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    add(slow, "bob", expected_versions={PERSON: 2, CITY: 1})
+    assert slow.rows() == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("expected", [1, 3])
+def test_a_write_that_expects_another_version_fails_with_both(opened: Callable[[], Parts], expected: int) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    with pytest.raises(ExpectedVersionMismatch) as refusal:
+        add(slow, "bob", expected_versions={PERSON: expected})
+    assert refusal.value.facts == {"table_key": PERSON, "expected": expected, "actual": 2}
+
+
+def test_a_version_of_an_unknown_table_is_not_found(opened: Callable[[], Parts]) -> None:
+    with pytest.raises(NotFound, match=r"no table 'node:Nobody'.*node:Person"):
+        add(opened(), "bob", expected_versions={"node:Nobody": 1})
+
+
+# Owners
+
+
+def change_owner(parts: Parts, owner: str) -> None:
+    newest = parts.newest()
+    next_object = follow(newest, op_id=f"op-{owner}", changed={}, commits=(), finalised_through=0)
+    taken = replace(next_object, epoch=newest.epoch + 1, owner=owner)
+    assert CommitLog(parts.store, parts.log.branch).put(taken) is Answer.CREATED
+
+
+def test_an_embedded_writer_is_told_who_owns_the_line(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    change_owner(parts, "publisher@host:6379")
+    with pytest.raises(LineOwned, match="publisher@host:6379") as refusal:
+        add(parts, "ann")
+    assert refusal.value.facts == {"owner": "publisher@host:6379", "epoch": 2}
+    assert parts.rows() == []
+
+
+def test_an_embedded_writer_writes_again_once_the_line_was_handed_back(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    change_owner(parts, "publisher")
+    with pytest.raises(LineOwned):
+        add(parts, "ann")
+    change_owner(parts, EMBEDDED)
+    add(parts, "ann")
+    assert (parts.rows(), parts.newest().epoch) == (["ann"], 3)
+
+
+def test_a_writer_that_was_fenced_by_a_raise_rejoins(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    change_owner(parts, EMBEDDED)
+    add(parts, "ann")
+    assert (parts.rows(), parts.newest().epoch) == (["ann"], 2)
+
+
+# Foreign writers and other formats
+
+
+def test_a_foreign_commit_stops_the_write_and_names_repair(opened: Callable[[], Parts], store: ObjectStore) -> None:
+    parts = opened()
+    uri = f"{store.uri}/nodes/Person"
+    before = files_below(f"{store.uri}/__commits")
+    lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="append")
+    data = files_below(f"{uri}/data")
+    with pytest.raises(TableDrift, match="omniray repair") as drift:
+        add(parts, "ann")
+    assert drift.value.facts == {"table_key": PERSON, "expected": 2}
+    assert files_below(f"{store.uri}/__commits") == before
+    assert files_below(f"{uri}/data") == data, "what the attempt staged is deleted"
+
+
+def test_tables_that_nobody_touched_take_writes_beside_one_that_drifted(
+    opened: Callable[[], Parts], store: ObjectStore
+) -> None:
+    uri = f"{store.uri}/nodes/Person"
+    lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="append")
+    parts = opened()
+    parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
+    assert parts.rows(CITY) == ["rome"]
+
+
+def test_a_writer_that_meets_a_newer_format_stops(opened: Callable[[], Parts], store: ObjectStore) -> None:
+    parts = opened()
+    newer = replace(follow(parts.newest(), op_id="op", changed={}, commits=(), finalised_through=0), format=FORMAT + 1)
+    store.put(parts.log.path(2), encode(newer))
+    with pytest.raises(FormatMismatch, match="upgrade omniray"):
+        add(parts, "ann")
+    assert parts.clock.slept_s == []
+
+
+# Unclear answers
+
+
+def answering(parts: Parts, *answers: Answer | Exception, apply: bool) -> None:
+    """Puts give these answers, then true ones; with `apply` the first of them takes effect all the same."""
+    put, script = parts.log.put, list(answers)
+
+    def scripted(obj: CommitObject) -> Answer:
+        if not script:
+            return put(obj)
+        if apply and len(script) == len(answers):
+            CommitLog(parts.store, parts.log.branch).put(obj)
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    parts.log.put = scripted  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("apply", [True, False], ids=["it had landed", "it had not landed"])
+def test_an_unclear_answer_is_cleared_up_by_reading_and_the_write_lands_once(
+    opened: Callable[[], Parts], apply: bool
+) -> None:
+    parts = opened()
+    answering(parts, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
+    intent = add(parts, "ann")
+    assert parts.rows() == ["ann"]
+    assert parts.commit_ids() == [intent.commit_id]
+    assert len(intent.judged) == 1
+
+
+def test_our_own_success_that_comes_back_as_a_refusal_is_a_success(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    answering(parts, Answer.REFUSED, apply=True)
+    intent = add(parts, "ann")
+    assert (parts.rows(), parts.commit_ids()) == (["ann"], [intent.commit_id])
+
+
+def test_an_unclear_answer_to_a_put_that_lost_is_a_loss(opened: Callable[[], Parts]) -> None:
+    slow, fast = opened(), opened()
+    add(fast, "ann")
+    answering(slow, Answer.UNCLEAR, apply=False)
+    add(slow, "bob")
+    assert slow.rows() == ["ann", "bob"]
+
+
+def test_a_clear_refusal_of_the_first_put_is_told_at_once(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    answering(parts, StorageError("access denied"), apply=False)
+    with pytest.raises(StorageError, match="access denied") as refusal:
+        add(parts, "ann")
+    assert not isinstance(refusal.value, OutcomeUnknown)
+    assert parts.clock.slept_s == []
+
+
+def test_a_clear_refusal_after_an_unclear_answer_clears_nothing_up(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    answering(parts, Answer.UNCLEAR, StorageError("access denied"), apply=False)
+    intent = add(parts, "ann")
+    assert parts.commit_ids() == [intent.commit_id]
+
+
+@pytest.mark.parametrize("apply", [True, False], ids=["it had landed", "it had not landed"])
+def test_an_answer_that_stays_unclear_is_an_unknown_outcome_with_its_id_and_nothing_is_discarded(
+    opened: Callable[[], Parts], store: ObjectStore, monkeypatch: pytest.MonkeyPatch, apply: bool
+) -> None:
+    parts = opened()
+    answering(parts, *[Answer.UNCLEAR] * 1000, apply=apply)
+    intent = Adding(parts.schema, {PERSON: ["ann"]})
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.log, "read", _unreadable)
+        with pytest.raises(OutcomeUnknown) as unknown:
+            parts.writer.commit(intent)
+    assert unknown.value.facts == {"txn_id": intent.commit_id}
+    assert UNCLEAR_TIMEOUT_S <= parts.clock.now_s < UNCLEAR_TIMEOUT_S + 5
+    assert [p for p in files_below(f"{store.uri}/nodes/Person") if p.startswith("data/") or ".manifest-" in p] != []
+    other = opened()
+    add(other, "bob")
+    assert other.rows() == (["ann", "bob"] if apply else ["bob"])
+
+
+def _unreadable(seq: int) -> CommitObject:
+    raise StorageError("the store is down")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with running_server() as server:
+        server.create_bucket("bucket")
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["refused", "refused_after", "cut", "cut_after"])
+def test_a_fault_in_the_commit_s_put_on_s3_makes_the_write_land_exactly_once(server: S3Server, kind: Any) -> None:
+    """Fault: the put of the commit object fails, before or after it took effect. Oracle: the line and the table."""
+    parts = parts_of(create_store(Root("s3://bucket", server.storage_options), kind))
+    server.reset()
+    server.add_fault(Fault("PUT", "__commits/", kind))
+    intent = add(parts, "ann")
+    assert any(r.method == "PUT" and "__commits/" in r.target and r.status in (0, 500) for r in server.requests())
+    assert parts.commit_ids() == [intent.commit_id]
+    parts.close()
+    fresh = parts_of(parts.store)
+    assert fresh.rows() == ["ann"]
+    add(fresh, "bob")
+    assert fresh.rows() == ["ann", "bob"]
+    fresh.close()
+
+
+# Sleepers
+
+
+def prune(parts: Parts, through: int) -> None:
+    for seq in range(1, through + 1):
+        parts.store.delete(parts.log.path(seq))
+
+
+def slept(opened: Callable[[], Parts]) -> Parts:
+    """A writer that knows only object 1, which was pruned with those after it while others wrote."""
+    sleeper, others = opened(), opened()
+    for number in range(5):
+        add(others, f"{number}")
+    others.finaliser.flush()
+    prune(others, 4)
+    sleeper.clock.now_s += RETENTION_S
+    return sleeper
+
+
+@pytest.mark.parametrize("table_key", [PERSON, CITY], ids=["the table moved", "the table did not move"])
+def test_a_sleeper_does_not_believe_a_put_of_a_number_that_was_pruned(
+    opened: Callable[[], Parts], table_key: str
+) -> None:
+    """Its put succeeds beside the line. It must notice, go by the newest object, and land there."""
+    sleeper = slept(opened)
+    intent = Adding(sleeper.schema, {table_key: ["late"]})
+    sleeper.writer.commit(intent)
+    fresh = opened()
+    assert fresh.newest().seq == 7
+    assert [c.commit_id for c in fresh.newest().commits] == [intent.commit_id]
+    assert "late" in fresh.rows(table_key)
+
+
+def test_the_sleeper_s_test_can_fail(opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a sleeper that believes its put answers 'committed' for a write that is not in the line."""
+    monkeypatch.setattr(writer_module, "believable", lambda elapsed_s, retention_s: True)
+    sleeper = slept(opened)
+    sleeper.writer.commit(Adding(sleeper.schema, {CITY: ["late"]}))
+    assert opened().rows(CITY) == []
+
+
+def test_a_sleeper_whose_put_is_in_the_line_is_answered_so(opened: Callable[[], Parts]) -> None:
+    sleeper = opened()
+    sleeper.clock.now_s += RETENTION_S
+    intent = add(sleeper, "ann")
+    assert (sleeper.commit_ids(), len(intent.judged)) == ([intent.commit_id], 1)
+
+
+# Threads
+
+
+def test_threads_share_a_writer_and_each_write_lands_once(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    names = [f"{n:02}" for n in range(16)]
+    threads = [threading.Thread(target=add, args=(parts, name)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert parts.rows() == names
+    assert [obj.seq for obj in parts.line()] == list(range(1, 18))
+
+
+def test_a_write_over_several_tables_is_one_object(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+    result = parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"], CITY: ["rome"]}))
+    newest = parts.newest()
+    assert (newest.seq, set(newest.introduced())) == (2, {PERSON, CITY})
+    assert result.versions == {PERSON: 2, CITY: 2}
+    assert newest.commits[0].tables == (CITY, PERSON)
+    assert newest.commits[0].actor == "ann"
