@@ -52,7 +52,7 @@ TABLES = ("Person", "Knows")
 
 def bulk(*, quick: bool) -> Section:
     """Load into a fresh graph and write bare tables, in turns, each in a process of its own."""
-    nodes = NODES // 50 if quick else NODES
+    nodes = NODES // 500 if quick else NODES
     rounds = 1 if quick else 5
     with TemporaryDirectory(prefix="omniray-bench-") as directory:
         in_fresh_process("bench.bulk", "generate", directory, "--nodes", str(nodes))

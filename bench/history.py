@@ -19,7 +19,6 @@ from bench.s3server import S3Server, running_server
 from bench.traffic import Observed, Traffic, observe, observe_all
 from bench.writers import BareWriter, OurWriter
 
-DELAY_MS = 20.0
 FOLD_COMMITS = 64
 FLAT = times(1.1)
 
@@ -31,10 +30,11 @@ class Sizes:
     points: tuple[int, ...]
     timed: int
     in_a_row: int
+    delay_ms: float
 
 
-FULL = Sizes(points=(10, 10 + 1024, 10 + 5 * 1024), timed=32, in_a_row=FOLD_COMMITS)
-QUICK = Sizes(points=(2, 8), timed=2, in_a_row=4)
+FULL = Sizes(points=(10, 10 + 1024, 10 + 5 * 1024), timed=32, in_a_row=FOLD_COMMITS, delay_ms=20)
+QUICK = Sizes(points=(2, 6), timed=1, in_a_row=2, delay_ms=1)
 
 
 @dataclass(slots=True)
@@ -69,13 +69,13 @@ class Point:
 
 
 def history(*, quick: bool) -> Section:
-    """Let a graph grow and measure it at each point, in turns with a fresh one."""
+    """Let a graph grow, and measure it at each point in turns with a fresh one."""
     sizes = QUICK if quick else FULL
     with running_server() as server, TemporaryDirectory(prefix="omniray-bench-") as directory:
         figures = (*_on_s3(server, sizes), *_on_disk(Path(directory), sizes))
     return Section(
         "history",
-        f"One row after {', '.join(f'{point:,}' for point in sizes.points)} commits",
+        f"One row after {', '.join(f'{n:,}' for n in sizes.points)} commits; on S3 {sizes.delay_ms:g} ms a request",
         f"{sizes.timed} writes in turns with a fresh graph of {sizes.points[0]} commits and with bare appends, medians,"
         f" Phase D waited for on nobody's time; then {sizes.in_a_row} in a row and a flush, all requests and bytes "
         "counted. All points are equally full: the ends of table and lineage hold as many rows as at the first. The "
@@ -92,7 +92,7 @@ def _on_s3(server: S3Server, sizes: Sizes) -> list[Figure]:
         subject.grow(commits)
         fresh = OurWriter(f"{bucket}/fresh-{commits}", options)
         fresh.insert_many(sizes.points[0] - 1)
-        server.set_delay(DELAY_MS)
+        server.set_delay(sizes.delay_ms)
         points.append(_measured(server, subject, fresh, sizes))
         server.set_delay(0)
         fresh.close()

@@ -18,32 +18,33 @@ ONE, THREE, EDGE, BARE = "one table", "three tables", "one edge", "bare append"
 
 def remote(*, quick: bool) -> Section:
     """Write in turns with an append against a server in memory that delays every request."""
-    count = 2 if quick else 25
-    amortised = 8 if quick else AMORTISED_WRITES
+    count, amortised, delay_ms = (1, 4, 1) if quick else (25, AMORTISED_WRITES, DELAY_MS)
     with running_server() as server:
         bucket = server.create_bucket("bench")
         ours = OurWriter(f"{bucket}/graph", server.storage_options)
         bare = BareWriter(f"{bucket}/bare", server.storage_options)
         try:
-            figures = _figures(server, ours, bare, count, amortised)
+            figures = _figures(server, ours, bare, delay_ms, count, amortised)
         finally:
             ours.close()
     return Section(
         "s3",
-        f"One row on S3, {DELAY_MS:g} ms a request",
+        f"One row on S3, {delay_ms:g} ms a request",
         f"{count} writes of each kind in turns, medians; Phase D of ours is waited for before the next turn, on "
-        "nobody's time. The answer comes with that of the commit object's put. Depth is the longest chain of requests of "
-        "which none overlaps the next.",
+        "nobody's time. The answer comes with that of the commit object's put. Depth is the longest chain of "
+        "requests of which none overlaps the next.",
         tuple(figures),
     )
 
 
-def _figures(server: S3Server, ours: OurWriter, bare: BareWriter, count: int, amortised: int) -> list[Figure]:
+def _figures(
+    server: S3Server, ours: OurWriter, bare: BareWriter, delay_ms: float, count: int, amortised: int
+) -> list[Figure]:
     kinds = {ONE: ours.insert, THREE: ours.insert_three, EDGE: ours.insert_edge, BARE: bare.append}
     for write in kinds.values():
         write()  # the first of a kind opens its tables
     ours.graph.flush()
-    server.set_delay(DELAY_MS)
+    server.set_delay(delay_ms)
     seen: dict[str, list[Observed]] = {kind: [] for kind in kinds}
     for _ in range(count):
         for kind, write in kinds.items():

@@ -15,7 +15,7 @@ BURST = 64
 
 def single(*, quick: bool) -> Section:
     """Time single writes, each in turns with an append; then bursts, whose Phase D counts too."""
-    count, bursts = (4, 1) if quick else (200, 7)
+    count, bursts = (2, 1) if quick else (200, 7)
     burst = 4 if quick else BURST
     with TemporaryDirectory(prefix="omniray-bench-") as directory:
         ours, bare = OurWriter(str(Path(directory, "graph"))), BareWriter(str(Path(directory, "bare")))

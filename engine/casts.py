@@ -73,6 +73,8 @@ def nest(items: Cast, lengths: pa.Int32Array, type: ListType | VectorType) -> Ca
 
 
 def _lists(items: pa.Array, counts: npt.NDArray[np.int64], absent: Mask, type: pa.DataType) -> pa.Array:
+    if len(items) == 0:
+        items = pa.array([], items.type)  # cut from longer texts, it would keep an offset at which Lance finds no bytes
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     mask = pa.array(absent) if absent.any() else None
     return pa.ListArray.from_arrays(pa.array(offsets), items, type=type, mask=mask)

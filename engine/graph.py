@@ -34,9 +34,18 @@ def init(uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | N
     return Graph(store, read_only=False)
 
 
-def open(uri: str, *, read_only: bool = False, storage_options: Mapping[str, str] | None = None) -> Graph:
-    """Open a graph. Read-only, nothing is ever written, not even to heal what a writer left unfinished."""
-    return Graph(open_store(uri, storage_options), read_only=read_only)
+def open(
+    uri: str,
+    *,
+    read_only: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    durability: str = "process",
+) -> Graph:
+    """Open a graph. Read-only, nothing is ever written, not even to heal what a writer left unfinished.
+
+    On a disk, an acknowledged write survives the death of the process; with `durability="power"` a power cut too.
+    """
+    return Graph(open_store(uri, storage_options, durability), read_only=read_only)
 
 
 def _read_schema_file(path: Path) -> str:

@@ -10,7 +10,8 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,13 @@ from omniray.engine.errors import InputError, StorageError
 from omniray.engine.line import Answer
 
 TEMPORARY = ".tmp-"
+
+
+class Durability(StrEnum):
+    """What an acknowledged write on a disk survives; on S3 it is what S3 promises."""
+
+    PROCESS = "process"
+    POWER = "power"
 
 
 class ObjectStore(Protocol):
@@ -32,6 +40,9 @@ class ObjectStore(Protocol):
 
     def lance_path(self, path: str) -> str:
         """A path as Lance's object store names it: without a leading slash, or without the bucket."""
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files that Lance wrote as safe as the store promises to be."""
 
     def get(self, path: str) -> bytes | None: ...
 
@@ -62,16 +73,31 @@ class ObjectStore(Protocol):
 
 
 class DirectoryStore:
-    """A graph on a disk that every writer mounts."""
+    """A graph on a disk that every writer mounts.
+
+    With `Durability.POWER` a commit survives a power cut: what it refers to is fsynced before Phase C, which Lance
+    never does, and so are the folders.
+    """
 
     lance_options: dict[str, str] | None = None
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, durability: Durability = Durability.PROCESS) -> None:
         self.root = root
         self.uri = str(root)
+        self._durability = durability
 
     def lance_path(self, path: str) -> str:
         return str(self.root / path).lstrip("/")
+
+    def sync(self, paths: Iterable[str]) -> None:
+        if self._durability is not Durability.POWER:
+            return
+        files = {self.root / path for path in paths}
+        try:
+            for file in (*files, *{file.parent for file in files}):
+                _fsync(file)
+        except OSError as error:
+            raise _disk_error(error, "fsync", self.root) from error
 
     def get(self, path: str) -> bytes | None:
         try:
@@ -94,9 +120,12 @@ class DirectoryStore:
         try:
             with self._whole_file(target, data) as temporary:
                 try:
-                    return _link(temporary, target)
+                    answer = _link(temporary, target)
                 except OSError:
                     return Answer.UNCLEAR  # a network file system may have linked it all the same
+                if self._durability is Durability.POWER:
+                    _fsync(target.parent)
+                return answer
         except OSError as error:
             raise _disk_error(error, "write", target) from error
 
@@ -163,6 +192,14 @@ class DirectoryStore:
                 os.unlink(name)
 
 
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _link(source: Path, target: Path) -> Answer:
     try:
         os.link(source, target)
@@ -176,17 +213,19 @@ def _disk_error(error: OSError, verb: str, path: Path) -> StorageError:
     return StorageError(f"can't {verb} {path}: {reason}; check the path and its permissions", path=str(path))
 
 
-def open_store(uri: str, storage_options: Mapping[str, str] | None = None) -> ObjectStore:
+def open_store(uri: str, storage_options: Mapping[str, str] | None = None, durability: str = "process") -> ObjectStore:
     """The store behind a URI: a path, `file://…`, or `s3://bucket/prefix`."""
+    if durability not in set(Durability):
+        raise InputError(f"no durability {durability!r}: use process or power")
     parts = urlsplit(uri)
     if parts.scheme == "s3":
         from omniray.engine.store_s3 import S3Store  # s3fs takes a quarter of a second to import
 
         return S3Store.open(uri, storage_options or {})
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return DirectoryStore(Path(unquote(parts.path)).absolute())
+        return DirectoryStore(Path(unquote(parts.path)).absolute(), Durability(durability))
     if "://" in uri:
         raise InputError(f"can't open {uri!r}: use a path, file://… or s3://bucket/prefix", uri=uri)
     if not uri:
         raise InputError("the graph's URI is empty: use a path, file://… or s3://bucket/prefix")
-    return DirectoryStore(Path(uri).absolute())
+    return DirectoryStore(Path(uri).absolute(), Durability(durability))

@@ -7,7 +7,7 @@ AWS environment variables; Lance is given the same ones, so that both sides of a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -105,6 +105,9 @@ class S3Store:
 
     def lance_path(self, path: str) -> str:
         return self._key(path)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """An S3 put that was answered is durable."""
 
     def get(self, path: str) -> bytes | None:
         try:

@@ -307,10 +307,21 @@ class TableStorage:
         if not entry["version"] == dataset.version == expected:
             self._store.delete(self._staging_path(table.type, entry["manifest_path"]))
             raise VersionTaken(table.type.table_key, expected, dataset.version)
+        self._store.sync(self._files(table, change.operation, transaction, entry["manifest_path"]))
         after = Table(table.type, dataset, transaction, change.rows_after)
         after._tail = change.tail
         staging = self._staging_path(table.type, entry["manifest_path"])
         return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline)
+
+    def _files(self, table: Table, operation: Any, transaction: str, manifest_path: str) -> Iterator[str]:
+        """Every file that a staged version needs and its pin does not."""
+        path = table.type.path
+        yield self._staging_path(table.type, manifest_path)
+        yield f"{path}/_transactions/{table.version}-{transaction}.txn"
+        added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
+        yield from (f"{path}/data/{file.path}" for fragment in added for file in fragment.files)
+        for fragment in getattr(operation, "updated_fragments", []):
+            yield f"{path}/{fragment.deletion_file.path(fragment.id)}"
 
     def discard(self, lost: StagedVersion) -> None:
         """Delete what an attempt that is known to be lost has staged for itself; the rest is left to the sweep."""

@@ -142,10 +142,10 @@ class GraphAndModel:
             self.model = replace(self.model, tables=named)
             self.commits.append((result.commit_id, named))
 
-    def _with_ids(self, tables: Tables, commit_id: str) -> Tables:
+    def _with_ids(self, expected: Tables, commit_id: str) -> Tables:
         """The tables with the ids that the engine has made, told by the values of their rows."""
-        named = dict(tables)
-        for name, table in tables.items():
+        named = dict(expected)
+        for name, table in expected.items():
             if not any(isinstance(id, Minted) for id in table):
                 continue
             held = rows_of(self.graphs[0].snapshot(at=commit_id).table(name))
@@ -158,14 +158,14 @@ class GraphAndModel:
         assert [entry.commit_id for entry in reversed(graph.history())] == [id for id, _ in self.commits]
         assert graph.snapshot().commit_id == self.commits[-1][0]
         read: dict[tuple[str, int], dict[str, Row]] = {}  # a version never changes: once is enough
-        for commit_id, tables in self.commits:
+        for commit_id, held in self.commits:
             snapshot = graph.snapshot(at=commit_id)
             for type in self.model.schema:
                 version = (type.name, snapshot.versions[type.table_key])
                 if version not in read:
                     read[version] = rows_of(snapshot.table(type.name))
-                assert read[version] == comparable(tables[type.name]), f"{type.name} at {commit_id}"
-                assert snapshot.count(type.name) == len(tables[type.name])
+                assert read[version] == comparable(held[type.name]), f"{type.name} at {commit_id}"
+                assert snapshot.count(type.name) == len(held[type.name])
 
 
 def _taken(id: Id, row: Row, made: list[tuple[str, Row]]) -> str:

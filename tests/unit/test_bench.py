@@ -26,13 +26,13 @@ FIGURES = {
         "one edge",
         *(f"requests until the answer, {kind}" for kind in ("one table", "three tables", "one edge")),
         *(f"their depth, {kind}" for kind in ("one table", "three tables", "one edge")),
-        "requests in all, one of 8 writes in a row",
+        "requests in all, one of 4 writes in a row",
         "requests in all, one write and a flush",
     ],
     "history": [
         *(
             f"S3, {commits} commits: {what}"
-            for commits in (2, 8)
+            for commits in (2, 6)
             for what in (
                 "time",
                 "requests until the answer",
@@ -45,7 +45,7 @@ FIGURES = {
             )
         ),
         "disk, 2 commits: time",
-        "disk, 8 commits: time",
+        "disk, 6 commits: time",
     ],
 }
 

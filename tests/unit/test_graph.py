@@ -16,7 +16,7 @@ import pytest
 
 import omniray
 from bench.s3server import Fault, S3Server, running_server
-from omniray.engine import birth
+from omniray.engine import archive, birth
 from omniray.engine.birth import SCHEMA_STATE, SCHEMA_TEXT
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import (
@@ -347,13 +347,16 @@ def test_a_snapshot_stays_as_it_was_while_others_write(graph: omniray.Graph, dis
     assert people(graph) == ["eve"]
 
 
-def test_a_snapshot_that_is_read_for_the_first_time_long_after_is_as_it_was(graph: omniray.Graph, disk: Root) -> None:
+def test_a_snapshot_that_is_read_for_the_first_time_long_after_is_as_it_was(
+    graph: omniray.Graph, disk: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taken before its version had a final name, read when that name was moved to the history."""
+    monkeypatch.setattr(archive, "KEPT_VERSIONS", 4)
     with reopen(graph, disk) as reader:
         insert(graph, "ann")
         snapshot = reader.snapshot()
-        for number in range(140):
-            insert(graph, f"{number:03}")
+        for number in range(12):
+            insert(graph, f"{number}")
         graph.flush()
         assert people(snapshot) == ["ann"]
 
