@@ -11,12 +11,12 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from omniray.engine import archive
 from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
+from omniray.engine.errors import InvariantViolation, NotFinalised, StorageError, TableDrift
 from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.manifest import Manifest
 from omniray.engine.store import ObjectStore
@@ -40,6 +40,23 @@ def transaction_mark(pin: Pin) -> bytes:
     return f"{pin.version - 1}-{pin.transaction}.txn".encode()
 
 
+def _has_final_name(store: ObjectStore, table_key: str, pin: Pin) -> bool:
+    """Whether a version has its final name, or had it so long ago that it was moved to the history."""
+    assert pin.staging is not None, "a pin without a staging path has its final name"
+    final = final_name(pin.staging)
+    table_path = final.partition("/_versions/")[0]
+    found = store.get(final) or store.get(archive.history_path(table_path, pin.version))
+    if found is None:
+        return False
+    if transaction_mark(pin) in found:
+        return True
+    raise TableDrift(
+        f"{table_key}: {final} holds another transaction than the graph pins: something other than omniray "
+        "wrote to the table; run 'omniray repair'",
+        table_key=table_key, version=pin.version,
+    )  # fmt: skip
+
+
 def give_final_name(store: ObjectStore, table_key: str, pin: Pin) -> None:
     """Make a pinned version visible to plain Lance; when this returns the final name is known to be ours.
 
@@ -52,15 +69,8 @@ def give_final_name(store: ObjectStore, table_key: str, pin: Pin) -> None:
         answer = store.copy_if_absent(pin.staging, final)
         if answer is Answer.CREATED:
             return
-        found = store.get(final)
-        if found is not None:
-            if transaction_mark(pin) in found:
-                return
-            raise TableDrift(
-                f"{table_key}: {final} holds another transaction than the graph pins: something other than omniray "
-                "wrote to the table; run 'omniray repair'",
-                table_key=table_key, version=pin.version,
-            )  # fmt: skip
+        if _has_final_name(store, table_key, pin):
+            return
         if answer is None:
             raise InvariantViolation(
                 f"{table_key}: version {pin.version} is pinned and has neither a final nor a staging name ({final}); "
@@ -77,7 +87,7 @@ def wait_for_final_name(
     if pin.staging is None:
         return
     pause, waited = 0.01, 0.0
-    while store.get(final_name(pin.staging)) is None:
+    while not _has_final_name(store, table_key, pin):
         if waited >= WAIT_FOR_FINAL_S:
             raise NotFinalised(
                 f"{table_key}: version {pin.version} is committed, but its writer has not finished Phase D; "
@@ -104,12 +114,19 @@ class Finaliser:
         self._named_through = 0
         self._finalised_through = 0
         self._flushing = self._closing = False
-        self._error: OmnirayError | None = None
+        self._error: Exception | None = None
+        self._drifted: dict[str, TableDrift] = {}
 
     @property
     def finalised_through(self) -> int:
         """The number up to which this process has confirmed final names and fold."""
         return self._finalised_through
+
+    def refuse_drifted(self, table_keys: Iterable[str]) -> None:
+        """Raise for a table whose final name somebody else has taken: nothing is written to it until it is repaired."""
+        for table_key in table_keys:
+            if table_key in self._drifted:
+                raise self._drifted[table_key]
 
     def notice(self, landed: CommitObject) -> None:
         """An object is known to be in the line: finish it, and everything before it, in the background."""
@@ -154,10 +171,12 @@ class Finaliser:
             target, fold = job
             try:
                 self._finish(target, fold=fold)
-            except OmnirayError as error:
-                log.warning("event=phase_d_failed seq=%d kind=%s error=%s", target.seq, error.kind, error)
+            except Exception as error:  # whatever it is, a flush that waits must hear of it
+                log.warning("event=phase_d_failed seq=%d error=%r", target.seq, error)
                 with self._wake:
                     self._error = error  # until somebody commits or flushes again
+                    if isinstance(error, TableDrift):
+                        self._drifted[error.facts["table_key"]] = error
             with self._wake:
                 self._wake.notify_all()
 

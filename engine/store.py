@@ -121,10 +121,10 @@ class DirectoryStore:
             with self._whole_file(target, data) as temporary:
                 try:
                     answer = _link(temporary, target)
+                    if self._durability is Durability.POWER:
+                        _fsync(target.parent)
                 except OSError:
-                    return Answer.UNCLEAR  # a network file system may have linked it all the same
-                if self._durability is Durability.POWER:
-                    _fsync(target.parent)
+                    return Answer.UNCLEAR  # it may be there: a network file system links and fails, or the fsync failed
                 return answer
         except OSError as error:
             raise _disk_error(error, "write", target) from error

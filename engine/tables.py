@@ -15,6 +15,7 @@ Rules kept here (a test walks the source and fails if another module imports lan
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ ROWADDR = "_rowaddr"
 STORAGE_VERSION = "2.1"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
-_DELETE_CHUNK = 50_000
+_RANGES_MAX = 64
 
 
 class VersionTaken(Exception):
@@ -280,10 +281,12 @@ class TableStorage:
         with _storage_errors(table.type):
             if len(addresses) == fragment.count_rows():
                 return None
-            if len(addresses) <= _DELETE_CHUNK:
-                return fragment.delete(f"{ROWADDR} in ({','.join(map(str, addresses))})")
-            # Addresses are numbers of ours, so text is safe; ranges keep it short where many rows go at once.
-            return fragment.delete(" or ".join(_ranges(addresses)))
+            # Addresses are numbers of ours, so text is safe. Ranges keep it short where neighbours go; a chain of many
+            # of them nests so deeply that Lance's parser overflows its stack.
+            ranges = list(itertools.islice(_ranges(addresses), _RANGES_MAX + 1))
+            if len(ranges) <= _RANGES_MAX:
+                return fragment.delete(" or ".join(ranges))
+            return fragment.delete(f"{ROWADDR} in ({','.join(map(str, addresses))})")
 
     # Committing
 
@@ -296,7 +299,8 @@ class TableStorage:
                 dataset = lance.LanceDataset.commit(
                     table.dataset,
                     lance.Transaction(table.version, change.operation, transaction),
-                    max_retries=0,
+                    # With none, Lance commits an Overwrite without looking for versions that it does not know of.
+                    max_retries=1,
                     namespace_client=attempt,
                     table_id=[table.type.table_key],
                     namespace_client_managed_versioning=True,

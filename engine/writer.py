@@ -156,6 +156,7 @@ class EmbeddedWriter:
         Every attempt has its own operation id and its own transactions; what it staged itself is never used again.
         """
         started = time.perf_counter()
+        self._finaliser.refuse_drifted(resolution.tables)
         staged = self._stage(base, resolution.tables)
         if staged is None:
             return None

@@ -47,7 +47,7 @@ TEXT = ScalarType(Scalar.STRING)
 IN_QUERY = {SRC: "from", DST: "to"}
 
 _SELDOM = st.sampled_from((False, False, False, True))
-_RARELY = st.sampled_from((False,) * 29 + (True,))
+_RARELY = st.sampled_from((False,) * 14 + (True,))
 _EITHER = st.booleans()
 _MODES = st.sampled_from(("append", "merge", "overwrite"))
 _SHAPES = st.sampled_from(("records", "records", "rows", "arrow"))

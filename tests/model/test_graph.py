@@ -44,8 +44,8 @@ def _everything_is_large(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
     patch.setattr(tables, "TAIL_ROWS_MAX", 2)
     patch.setattr(tables, "_DELETE_CHUNK", 1)
-    patch.setitem(keylog.KeyLog.__init__.__kwdefaults__, "memory_rows", 1)
-    patch.setitem(constraints.judge.__kwdefaults__, "lookup_keys_max", 1)
+    patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory_limit_mb": 64})
+    patch.setattr(constraints.judge, "__kwdefaults__", {"reject": False, "lookup_keys_max": 1})
 
 
 @pytest.mark.parametrize("limits", [lambda patch: None, _everything_is_large], ids=["as they are", "all exceeded"])

@@ -294,6 +294,24 @@ def test_drift_is_told_by_flush_and_the_foreign_version_is_left_alone(parts: Par
     assert parts.manifest.folded_through() == 1
 
 
+def test_a_writer_that_learnt_of_drift_behind_its_commit_writes_to_that_table_no_more(parts: Parts) -> None:
+    """The numbers alone would not tell: its warm handle is one version ahead of the foreign one."""
+    foreign = plain(parts.store)
+    parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
+    parts.finaliser.flush()
+    taken = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finalise, "give_final_name", lambda *_: taken.wait() and give_final_name(*_))
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+        lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
+        taken.set()
+        with pytest.raises(TableDrift):
+            parts.finaliser.flush()
+    with pytest.raises(TableDrift, match="omniray repair"):
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
+    parts.writer.commit(Adding(parts.schema, {CITY: ["oslo"]}))
+
+
 def test_a_staging_name_that_can_t_be_deleted_is_no_failure(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.store, "delete_all", _down)
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))

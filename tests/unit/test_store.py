@@ -19,7 +19,7 @@ import pytest
 from bench.s3server import Fault, S3Server, running_server
 from omniray.engine.errors import InputError, StorageError
 from omniray.engine.line import Answer
-from omniray.engine.store import TEMPORARY, DirectoryStore, ObjectStore, open_store
+from omniray.engine.store import TEMPORARY, DirectoryStore, Durability, ObjectStore, open_store
 from omniray.engine.store_s3 import S3Store, resolve_options
 from tests.stores import Root, new_bucket
 
@@ -178,6 +178,23 @@ def test_a_link_that_fails_is_no_clear_answer(directory: DirectoryStore, monkeyp
     monkeypatch.setattr(os, "link", out_of_space)
     assert directory.put_if_absent("object", b"data") is Answer.UNCLEAR
     assert os.listdir(directory.root) == []
+
+
+def test_an_object_that_is_there_and_whose_folder_can_t_be_synced_is_no_clear_answer(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for a failure, the write would be discarded while everybody reads it."""
+    powerful = DirectoryStore(directory.root, Durability.POWER)
+    fsync = os.fsync
+
+    def fails_for_folders(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            out_of_space()
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fails_for_folders)
+    assert powerful.put_if_absent("object", b"data") is Answer.UNCLEAR
+    assert powerful.get("object") == b"data"
 
 
 def test_data_is_synced_before_the_object_gets_its_name(
