@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from omniray.engine.line import SEQ_MAX, Answer
 from omniray.engine.store import ObjectStore
 
-KEPT_VERSIONS = 64
+KEPT_VERSIONS = 8
 _SUFFIX = ".manifest"
 
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from omniray.engine import archive
@@ -24,6 +24,7 @@ from omniray.engine.store import ObjectStore
 log = logging.getLogger("omniray")
 
 FOLD_OBJECTS = 64
+TIDY_PINS = 16
 NAMING_THREADS = 8
 IDLE_S = 0.2
 UNCLEAR_TRIES_MAX = 8
@@ -116,6 +117,7 @@ class Finaliser:
         self._flushing = self._closing = False
         self._error: Exception | None = None
         self._drifted: dict[str, TableDrift] = {}
+        self._finished: list[Pin] = []  # pins with a final name whose staging name is still there
 
     @property
     def finalised_through(self) -> int:
@@ -210,20 +212,22 @@ class Finaliser:
         if fold:
             self._manifest.fold(pending)
             self._finalised_through = target.seq
-            with contextlib.suppress(StorageError):  # what is left behind is harmless, and taken by the next one
-                self._tidy(pending)
+        if fold or len(self._finished) >= TIDY_PINS:
+            with contextlib.suppress(StorageError):  # what is left behind is harmless, and the sweep takes it
+                self._tidy()
 
     def _name(self, obj: CommitObject) -> None:
         """Give the versions that an object brought in their final names, tables in parallel."""
-        pins = obj.introduced().items()
-        for future in [self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins]:
+        pins = obj.introduced()
+        for future in [self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins.items()]:
             future.result()
+        self._finished += pins.values()
 
-    def _tidy(self, folded: Sequence[CommitObject]) -> None:
+    def _tidy(self) -> None:
         """Delete staging names that have become final, and move old versions out of the way."""
-        staged = [pin.staging for obj in folded for pin in obj.introduced().values() if pin.staging]
-        self._store.delete_all(staged)
-        due = {pin.staging for obj in folded for pin in obj.introduced().values() if archive.is_due(pin.version)}
-        for table_path in {staging.partition("/_versions/")[0] for staging in due if staging}:
+        finished, self._finished = self._finished, []
+        staged = [(pin.staging, pin.version) for pin in finished if pin.staging is not None]
+        self._store.delete_all([path for path, _ in staged])
+        for table_path in {path.partition("/_versions/")[0] for path, version in staged if archive.is_due(version)}:
             archive.archive(self._store, table_path)
         self._manifest.discard_old_versions()

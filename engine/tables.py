@@ -26,11 +26,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.commit import CommitConflictError
+from lance.dataset import ScannerBuilder
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from omniray.engine.archive import history_path
 from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.filters import pushed_down
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.store import ObjectStore
 
@@ -101,14 +103,19 @@ class Table:
         raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
 
     def scan(
-        self, columns: Sequence[str] | None = None, where: pc.Expression | None = None, *, addresses: bool = False
+        self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, *, addresses: bool = False
     ) -> pa.RecordBatchReader:
         """Rows in a stream, columns and filter pushed down; `addresses` adds `_rowaddr`."""
         with _storage_errors(self.type):
-            scanner = self.dataset.scanner(
-                columns=None if columns is None else list(columns), filter=where, with_row_address=addresses
-            )
-            return scanner.to_reader()
+            builder = ScannerBuilder(self.dataset).with_row_address(addresses)
+            if columns is not None:
+                builder = builder.columns(list(columns))
+            if isinstance(where, str):
+                builder = builder.filter(where)
+            elif where is not None:
+                # What `filter` sets for an expression, had it not Lance's serialiser in between (`filters.py`).
+                builder._substrait_filter = pushed_down(where, self.type.arrow)
+            return builder.to_scanner().to_reader()
 
     def tail_fragment(self) -> lance.LanceFragment | None:
         """The newest fragment, while it is small enough to be folded into the next one."""
@@ -386,6 +393,6 @@ def _storage_errors(type: ElementType) -> Iterator[None]:
 
 def _first_words(error: Exception) -> str:
     """What Lance says, without the places in its source and the XML of a store's answer."""
-    text = str(error).partition("<?xml")[0].partition(", /home/")[0].splitlines()[0][:300]
-    hint = "access denied: check that the credentials may read and write this prefix; " if "403" in text else ""
-    return hint + text
+    if "403 Forbidden" in str(error):
+        return "access denied: check that the credentials may read and write this prefix"
+    return str(error).partition("<?xml")[0].partition(", /home/")[0].splitlines()[0][:300]

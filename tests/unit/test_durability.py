@@ -1,4 +1,4 @@
-"""What is fsynced before a commit on a disk: nothing more than the commit object, or everything the commit refers to."""
+"""What is fsynced before a commit on a disk: the commit object alone, or everything that the commit refers to."""
 
 from __future__ import annotations
 

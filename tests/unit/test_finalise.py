@@ -41,6 +41,9 @@ class NoPhaseD:
     def notice(self, landed: object) -> None:
         pass
 
+    def refuse_drifted(self, table_keys: object) -> None:
+        pass
+
 
 def commit_and_die(store: ObjectStore, *names: str) -> Pin:
     """A writer whose Phase D never runs; the pin that it left behind."""

@@ -393,6 +393,30 @@ def test_cleaning_up_by_uri_leaves_a_staged_version_whole(tmp_path: Path) -> Non
     assert ids(plain(dataset)) == ["a", "b", "c"]
 
 
+# What a client must be
+
+
+class Bare:
+    """A client by its methods alone, which answers with plain mappings."""
+
+    def __init__(self) -> None:
+        self.created: list[dict[str, Any]] = []
+
+    def namespace_id(self) -> str:
+        return "bare"
+
+    def create_table_version(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.created.append(request)
+        return {"version": {"version": request["version"], "manifest_path": request["manifest_path"]}}
+
+
+def test_a_client_need_not_be_of_the_clients_package(tmp_path: Path) -> None:
+    """That package takes longer to import than Lance itself, so the engine does without."""
+    dataset, client = new_table(tmp_path, rows("a")), Bare()
+    staged = stage(dataset, adding(dataset, rows("b")), client)  # type: ignore[arg-type]
+    assert (ids(staged), ids(plain(dataset)), len(client.created)) == (["a", "b"], ["a"], 1)
+
+
 # Threads
 
 
