@@ -43,7 +43,7 @@ def _everything_is_large(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(keylog, "BUFFER_BYTES_MAX", 1)
     patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
     patch.setattr(tables, "TAIL_ROWS_MAX", 2)
-    patch.setattr(tables, "_DELETE_CHUNK", 1)
+    patch.setattr(tables, "_RANGES_MAX", 0)
     patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory_limit_mb": 64})
     patch.setattr(constraints.judge, "__kwdefaults__", {"reject": False, "lookup_keys_max": 1})
 

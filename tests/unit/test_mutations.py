@@ -1,0 +1,154 @@
+"""Mutations from end to end: what a query does, sees, counts and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import omniray
+from omniray import ConstraintViolation, ExpectedVersionMismatch, Graph, NotFound, ParseError, RecordError
+from omniray.engine.errors import QueryError
+
+SCHEMA = """
+node Person { name: String @key   age: I32?   seen: DateTime?   @range(age, 0..150) }
+node Note { text: String }
+edge Knows: Person -> Person @card(0..2) { since: Date? }
+edge Wrote: Person -> Note
+"""
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Iterator[Graph]:
+    with omniray.init(str(tmp_path / "g"), schema=SCHEMA) as graph:
+        graph.load(
+            [
+                *(
+                    {"type": "Person", "data": {"name": name, "age": age}}
+                    for name, age in (("a", 1), ("b", 2), ("c", 3))
+                ),
+                {"edge": "Knows", "from": "a", "to": "b"},
+                {"edge": "Knows", "from": "b", "to": "c"},
+                {"edge": "Knows", "from": "c", "to": "c"},
+            ]
+        )
+        yield graph
+
+
+def ages(graph: Graph) -> dict[str, int | None]:
+    rows = graph.snapshot().table("Person", ["name", "age"]).to_pylist()
+    return {row["name"]: row["age"] for row in rows}
+
+
+def ends(graph: Graph) -> set[tuple[str, str]]:
+    return {(row["src"], row["dst"]) for row in graph.snapshot().table("Knows").to_pylist()}
+
+
+def test_an_insert_of_an_existing_key_replaces_the_node(graph: Graph) -> None:
+    result = graph.mutate('query q() { insert Person { name: "a", age: 9 } }')
+    assert (result.affected_nodes, result.affected_edges) == (1, 0)
+    assert ages(graph) == {"a": 9, "b": 2, "c": 3}
+
+
+def test_later_statements_see_what_earlier_ones_did(graph: Graph) -> None:
+    result = graph.mutate(
+        """query q() {
+            insert Person { name: "d", age: 40 }
+            insert Knows { from: "d", to: "a" }
+            update Person set { age: 41 } where age = 40
+            update Person set { age: 50 } where age > 2
+        }"""
+    )
+    assert ages(graph) == {"a": 1, "b": 2, "c": 50, "d": 50}
+    assert (result.affected_nodes, result.affected_edges) == (2, 1)
+    assert [entry.kind for entry in graph.history()] == ["Mutation", "Load", "Init"]
+
+
+def test_an_update_hides_the_committed_row_from_the_next_statement(graph: Graph) -> None:
+    graph.mutate(
+        "query q() { update Person set { age: 100 } where age = 1 update Person set { age: 7 } where age = 1 }"
+    )
+    assert ages(graph)["a"] == 100
+
+
+def test_a_deleted_node_takes_its_edges_along_on_both_ends(graph: Graph) -> None:
+    result = graph.mutate('query q() { delete Person where name = "c" }')
+    assert (result.affected_nodes, result.affected_edges) == (1, 2)
+    assert ends(graph) == {("a", "b")}
+
+
+def test_rows_that_several_deletes_match_are_counted_once(graph: Graph) -> None:
+    result = graph.mutate('query q() { delete Knows where from = "b" delete Person where age >= 2 }')
+    assert (result.affected_nodes, result.affected_edges) == (2, 3)
+    assert (list(ages(graph)), ends(graph)) == (["a"], set())
+
+
+@pytest.mark.parametrize("statement", ["update Person set { age: 1 } where age > 99", "delete Person where age > 99"])
+def test_a_predicate_that_matches_nothing_commits_nothing(graph: Graph, statement: str) -> None:
+    before = graph.history()
+    result = graph.mutate(f"query q() {{ {statement} }}")
+    assert (result.commit_id, result.affected_nodes, result.affected_edges) == (None, 0, 0)
+    assert graph.history() == before
+
+
+def test_building_and_deleting_in_one_query_is_refused_before_anything_is_read(graph: Graph) -> None:
+    with pytest.raises(ParseError, match=r"[Ss]plit"):
+        graph.mutate('query q() { insert Person { name: "x" } delete Person where name = "a" }')
+
+
+def test_a_key_can_t_be_updated(graph: Graph) -> None:
+    with pytest.raises(QueryError, match="key"):
+        graph.mutate('query q() { update Person set { name: "z" } where name = "a" }')
+
+
+def test_now_is_one_moment_in_the_whole_query(graph: Graph) -> None:
+    before = datetime.now(UTC)
+    graph.mutate(
+        'query q() { update Person set { seen: now() } where age > 0 insert Person { name: "d", seen: now() } }'
+    )
+    seen = set(graph.snapshot().table("Person", ["seen"])["seen"].to_pylist())
+    assert len(seen) == 1
+    assert before <= seen.pop() <= datetime.now(UTC)
+
+
+def test_a_value_out_of_range_names_the_statement(graph: Graph) -> None:
+    with pytest.raises(RecordError, match=r"statement 2: @range violation on Person\.age"):
+        graph.mutate('query q() { insert Person { name: "d" } update Person set { age: 151 } where name = "d" }')
+    assert "d" not in ages(graph)
+
+
+def test_an_edge_to_nobody_is_refused(graph: Graph) -> None:
+    with pytest.raises(ConstraintViolation, match=r"^dst 'nobody' not found in Person"):
+        graph.mutate('query q() { insert Knows { from: "a", to: "nobody" } }')
+
+
+def test_an_edge_too_many_is_refused(graph: Graph) -> None:
+    add = 'query q($to: String) { insert Knows { from: "a", to: $to } }'
+    graph.mutate(add, {"to": "c"})
+    with pytest.raises(ConstraintViolation, match="^@card violation on edge Knows"):
+        graph.mutate(add, {"to": "a"})
+
+
+def test_keyless_nodes_and_edges_are_new_each_time(graph: Graph) -> None:
+    for _ in range(2):
+        graph.mutate('query q() { insert Note { text: "hm" } }')
+    assert len(set(graph.snapshot().table("Note")["id"].to_pylist())) == 2
+
+
+def test_a_query_is_chosen_by_its_name(graph: Graph) -> None:
+    text = "query one() { update Person set { age: 11 } where age > 0 } query two() { delete Person where age > 0 }"
+    with pytest.raises(QueryError, match="say which one"):
+        graph.mutate(text)
+    with pytest.raises(NotFound, match="it has one, two"):
+        graph.mutate(text, name="three")
+    assert graph.mutate(text, name="one").affected_nodes == 3
+
+
+def test_a_strict_write_says_which_table_moved_and_how_far(graph: Graph) -> None:
+    expected = graph.snapshot().versions["node:Person"]
+    graph.mutate('query q() { insert Person { name: "d" } }')
+    with pytest.raises(ExpectedVersionMismatch) as lost:
+        graph.mutate('query q() { insert Person { name: "e" } }', expected_versions={"node:Person": expected})
+    assert lost.value.facts == {"table_key": "node:Person", "expected": expected, "actual": expected + 1}
