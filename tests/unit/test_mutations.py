@@ -127,7 +127,7 @@ def test_an_edge_to_nobody_is_refused(graph: Graph) -> None:
 def test_an_edge_too_many_is_refused(graph: Graph) -> None:
     add = 'query q($to: String) { insert Knows { from: "a", to: $to } }'
     graph.mutate(add, {"to": "c"})
-    with pytest.raises(ConstraintViolation, match="^@card violation on edge Knows"):
+    with pytest.raises(ConstraintViolation, match=r"^@card violation on edge Knows"):
         graph.mutate(add, {"to": "a"})
 
 
