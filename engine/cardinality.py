@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from omniray.engine.case import NO_VIOLATIONS, Bench, Case, one_per_row
 from omniray.engine.errors import ConstraintViolation
-from omniray.engine.intent import Mode
+from omniray.engine.mode import Mode
 from omniray.engine.schema import SRC, Cardinality, EdgeType
 from omniray.engine.sets import Relation, shown, text
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.errors import ConstraintViolation
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import TableLog, key_columns
+from omniray.engine.mode import Mode
 from omniray.engine.pinned import ROWADDR, Pinned
 from omniray.engine.schema import ANY_CARDINALITY, DST, ID, SRC, EdgeType, ElementType
 from omniray.engine.sets import Relation, Sets, may_repeat, repeating

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from omniray.engine.casts import Cast, Mask, cast, integer_bounds, mask_of
 from omniray.engine.identity import ID_BYTES_MAX, derive_ids
-from omniray.engine.objects import cast_cells, cast_objects
+from omniray.engine.python_values import cast_cells, cast_objects
 from omniray.engine.records import Block, ConformedBatch, RawBatch, Rejection, unknown_property
 from omniray.engine.schema import (
     DST,

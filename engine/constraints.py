@@ -17,8 +17,8 @@ from omniray.engine.cardinality import cardinality_violations, look_up_degrees
 from omniray.engine.case import Bench, Case
 from omniray.engine.endpoints import endpoint_violations, look_up_ends
 from omniray.engine.errors import ConstraintViolation
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog, no_keys
+from omniray.engine.mode import Mode
 from omniray.engine.pinned import Pinned, State
 from omniray.engine.schema import EdgeType, ElementType, Schema, Unique
 from omniray.engine.sets import Relation, Sets

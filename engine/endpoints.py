@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from omniray.engine.case import Bench, Case, one_per_row
 from omniray.engine.errors import ConstraintViolation
-from omniray.engine.intent import Mode
+from omniray.engine.mode import Mode
 from omniray.engine.schema import DST, ID, SRC, EdgeType
 from omniray.engine.sets import Relation, shown, text
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from omniray.engine.errors import InputError
-from omniray.engine.intent import Mode
+from omniray.engine.mode import Mode
 from omniray.engine.records import place
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
 from omniray.engine.sets import Relation, connect_warm, open_database

@@ -20,8 +20,8 @@ from omniray.engine.conform import conform_block
 from omniray.engine.constraints import judge
 from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown
 from omniray.engine.identity import fill_ids, new_ulid
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
+from omniray.engine.mode import Mode
 from omniray.engine.records import ConformedBatch, Rejection, as_error
 from omniray.engine.rejects import RejectFile
 from omniray.engine.row_sink import RowSink

@@ -21,8 +21,8 @@ from omniray.engine.conform import conform
 from omniray.engine.constraints import judge
 from omniray.engine.errors import ConstraintViolation, NotFound, QueryError, RecordError
 from omniray.engine.identity import new_ulid
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
+from omniray.engine.mode import Mode
 from omniray.engine.query import BoundDelete, BoundInsert, BoundPredicate, BoundQuery, BoundUpdate, Operator, Query
 from omniray.engine.query_check import bind, check_query
 from omniray.engine.query_parser import parse_queries

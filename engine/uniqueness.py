@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from omniray.engine.case import NO_VIOLATIONS, Bench, Case, one_per_row
 from omniray.engine.errors import ConstraintViolation, KeyConflict
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import key_columns
+from omniray.engine.mode import Mode
 from omniray.engine.schema import ElementType, NodeType, Unique
 from omniray.engine.sets import Relation, may_repeat, repeating, shown, text
 

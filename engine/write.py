@@ -12,7 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from omniray.engine.intent import Mode
+from omniray.engine.mode import Mode
 from omniray.engine.records import Rejection
 from omniray.engine.state import PinnedState
 from omniray.engine.tables import StagedRows

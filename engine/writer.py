@@ -33,7 +33,6 @@ from omniray.engine.errors import (
 )
 from omniray.engine.finalise import Finaliser
 from omniray.engine.identity import new_ulid
-from omniray.engine.intent import Mode
 from omniray.engine.line import (
     EMBEDDED,
     Answer,
@@ -49,6 +48,7 @@ from omniray.engine.line import (
     may_answer,
 )
 from omniray.engine.manifest import Manifest
+from omniray.engine.mode import Mode
 from omniray.engine.schema import ID
 from omniray.engine.state import PinnedState, TableCache, moved
 from omniray.engine.tables import StagedRows, StagedVersion, TableStorage, VersionTaken

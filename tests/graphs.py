@@ -14,9 +14,9 @@ from omniray.engine.birth import give_birth, read_schema
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.finalise import Finaliser
 from omniray.engine.identity import new_ulid
-from omniray.engine.intent import Mode
 from omniray.engine.line import CommitObject
 from omniray.engine.manifest import Manifest
+from omniray.engine.mode import Mode
 from omniray.engine.schema import ID, ElementType, Schema
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store

@@ -11,8 +11,8 @@ import pytest
 from omniray.engine import constraints
 from omniray.engine.constraints import Counts, Verdict, judge
 from omniray.engine.errors import ConstraintViolation
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
+from omniray.engine.mode import Mode
 from omniray.engine.schema import (
     Cardinality,
     EdgeType,

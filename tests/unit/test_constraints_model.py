@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from omniray.engine.constraints import Verdict, judge
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
+from omniray.engine.mode import Mode
 from omniray.engine.schema import (
     Cardinality,
     EdgeType,

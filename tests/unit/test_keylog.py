@@ -11,8 +11,8 @@ import pytest
 from omniray.engine import keylog
 from omniray.engine.constraints import judge
 from omniray.engine.errors import InputError
-from omniray.engine.intent import Mode
 from omniray.engine.keylog import KeyLog
+from omniray.engine.mode import Mode
 from omniray.engine.schema import EdgeType, Key, NodeType, Property, Scalar, ScalarType, Schema, Unique
 from tests.pinned_rows import PinnedRows
 
