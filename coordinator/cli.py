@@ -1,8 +1,8 @@
 """The command line: `omniray VERB URI …`, over the engine in this process.
 
-A verb opens the graph, calls one method and shows the result; what can go wrong is decided in the engine. Reading
-verbs open the graph read-only. The engine is imported by the verbs themselves, since Lance and DuckDB take a second
-that `--help` and a mistyped option should not cost.
+A verb opens the graph, calls one method and shows the result; what can go wrong is decided in the engine. Verbs that
+read write nothing of their own, but finish what a writer that died after its commit left undone. The engine is imported
+by the verbs themselves, since Lance and DuckDB take a second that `--help` and a mistyped option should not cost.
 
 Exit codes: 0 fine, 1 a bug, 2 usage, 3 bad input, 4 conflict, 5 storage, 6 recovery required.
 """
@@ -21,6 +21,7 @@ from omniray.coordinator.cli_arguments import (
     Actor,
     AsJson,
     At,
+    Durability,
     StorageOptions,
     Uri,
     actor_or_user,
@@ -65,6 +66,7 @@ def init(
     uri: Uri,
     schema: Annotated[str, typer.Option(metavar="FILE", help="The schema, a .pg file ('-' for stdin).")],
     actor: Actor = "",
+    durability: Durability = "process",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,7 +74,9 @@ def init(
     options = pairs(storage_option, "--storage-option")
     with (
         reporting(as_json) as out,
-        omniray.init(uri, schema=read_text(schema), storage_options=options, actor=actor_or_user(actor)) as graph,
+        omniray.init(
+            uri, schema=read_text(schema), storage_options=options, actor=actor_or_user(actor), durability=durability
+        ) as graph,
     ):
         born = graph.snapshot().describe()
         text = f"created {graph.uri} with {counted(len(born['tables']), 'table')}, commit {born['commit_id']}"
@@ -85,13 +89,12 @@ def init(
         "omniray load ./social Person.parquet --mode merge --actor nightly",
         "omniray load ./social people.csv --type Person --on-error reject --rejects refused.jsonl",
         "omniray export ./social | omniray load ./copy -",
+        "gunzip -c people.csv.gz | omniray load ./social - --format csv --type Person",
     )
 )
 def load(
     uri: Uri,
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="JSONL, CSV or Parquet files ('-' for JSONL on stdin).")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="JSONL, CSV or Parquet files ('-' for stdin).")],
     mode: Annotated[
         Literal["append", "merge", "overwrite"],
         typer.Option(
@@ -100,7 +103,12 @@ def load(
     ] = "append",
     branch: Annotated[str, typer.Option(help="The branch to write to.")] = "main",
     type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="What the rows are, if a file's name doesn't say.")
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="All files hold plain rows of this type, JSONL ones too."),
+    ] = None,
+    format: Annotated[
+        Literal["jsonl", "csv", "parquet"] | None,
+        typer.Option(help="What all files are, if their names don't tell; of '-' it is jsonl unless told."),
     ] = None,
     actor: Actor = "",
     on_error: Annotated[
@@ -110,6 +118,7 @@ def load(
     rejects: Annotated[
         str | None, typer.Option(metavar="FILE", help=f"Where rejected records go.  [default: {REJECTS}]")
     ] = None,
+    durability: Durability = "process",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -118,11 +127,11 @@ def load(
     if rejects is not None and on_error == "fail":
         raise typer.BadParameter("rejected records are only written with --on-error reject", param_hint="--rejects")
     rejects_to = (rejects or REJECTS) if on_error == "reject" else None
-    source, format = load_source(files)
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+    source, of_format = load_source(files, format)
+    with reporting(as_json) as out, omniray.open(uri, storage_options=options, durability=durability) as graph:
         with out.progress_bar() as progress:
             result = graph.load(
-                source, mode=mode, branch=branch, type=type, format=format, actor=actor_or_user(actor),
+                source, mode=mode, branch=branch, type=type, format=of_format, actor=actor_or_user(actor),
                 on_error=on_error, rejects=rejects_to, progress=progress,
             )  # fmt: skip
         written_to = rejects_to if result.rejected else None
@@ -149,6 +158,7 @@ def mutate(
         typer.Option(metavar="TABLE_KEY=VERSION", help="Fail if the table is not at this version; repeatable."),
     ] = None,
     actor: Actor = "",
+    durability: Durability = "process",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +167,7 @@ def mutate(
     values, expected = parameters(params), expected_versions(expect)
     with reporting(as_json) as out:
         text = read_text(file)
-        with omniray.open(uri, storage_options=options) as graph:
+        with omniray.open(uri, storage_options=options, durability=durability) as graph:
             result = graph.mutate(text, values, name=name, actor=actor_or_user(actor), expected_versions=expected)
             out.line(_sentence(result), _document(result))
 

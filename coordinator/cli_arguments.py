@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -32,6 +32,10 @@ StorageOptions = Annotated[
 Actor = Annotated[
     str, typer.Option(envvar="OMNIRAY_ACTOR", help="Who writes, for the history.  [default: your user name]")
 ]
+Durability = Annotated[
+    Literal["process", "power"],
+    typer.Option(help="What a write on a disk survives: the death of the process, or a power cut too."),
+]
 At = Annotated[
     str | None, typer.Option(metavar="COMMIT|TIME", help="As of a commit id or a time (UTC if it has no zone).")
 ]
@@ -47,13 +51,15 @@ def actor_or_user(given: str) -> str:
         return ""
 
 
-def load_source(files: Sequence[str]) -> tuple[str | list[str], str | None]:
+def load_source(files: Sequence[str], format: str | None) -> tuple[str | list[str], str | None]:
     """What to load, and its format where the name can't tell it."""
     if STDIN not in files:
-        return list(files), None
+        return list(files), format
     if len(files) > 1:
         raise typer.BadParameter("'-' can't be combined with other files", param_hint="FILE")
-    return "/dev/stdin", "jsonl"
+    from omniray.engine.source_files import STDIN_PATH
+
+    return STDIN_PATH, format or "jsonl"
 
 
 def read_text(path: str) -> str:

@@ -16,9 +16,9 @@ KEPT_VERSIONS = 8
 _SUFFIX = ".manifest"
 
 
-def is_due(version: int) -> bool:
+def is_due(version: int, every: int = 0) -> bool:
     """Whether a table that reached this version should be tidied: now and then, so that one listing serves many."""
-    return version % KEPT_VERSIONS == 0
+    return version % (every or KEPT_VERSIONS) == 0
 
 
 def history_path(table_path: str, version: int) -> str:
@@ -28,14 +28,19 @@ def history_path(table_path: str, version: int) -> str:
 
 def archive(store: ObjectStore, table_path: str) -> None:
     """Move all but the newest versions of a table to its history; any number of processes may do so at once."""
-    old = list(_old_versions(store, table_path))
+    old = list(_old_versions(store, table_path, KEPT_VERSIONS))
     moved = [path for version, path in old if _copied(store, path, history_path(table_path, version))]
     store.delete_all(moved)
 
 
-def discard(store: ObjectStore, table_path: str) -> None:
+def discard(store: ObjectStore, table_path: str, *, keep: int) -> None:
     """Delete all but the newest versions of a table that nobody travels back in."""
-    store.delete_all([path for _, path in _old_versions(store, table_path)])
+    store.delete_all([path for _, path in _old_versions(store, table_path, keep)])
+
+
+def newest_version(store: ObjectStore, table_path: str) -> int:
+    """The newest version that has its final name."""
+    return max(_final_versions(store.names(f"{table_path}/_versions")))
 
 
 def _copied(store: ObjectStore, source: str, target: str) -> bool:
@@ -43,10 +48,10 @@ def _copied(store: ObjectStore, source: str, target: str) -> bool:
     return store.copy_if_absent(source, target) in (Answer.CREATED, Answer.REFUSED)
 
 
-def _old_versions(store: ObjectStore, table_path: str) -> Iterator[tuple[int, str]]:
+def _old_versions(store: ObjectStore, table_path: str, keep: int) -> Iterator[tuple[int, str]]:
     folder = f"{table_path}/_versions"
     versions = sorted(_final_versions(store.names(folder)), reverse=True)
-    for version in versions[KEPT_VERSIONS:]:
+    for version in versions[keep:]:
         yield version, f"{folder}/{SEQ_MAX - version:020}{_SUFFIX}"
 
 

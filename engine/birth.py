@@ -70,7 +70,16 @@ def _claim(store: ObjectStore, state: SchemaState) -> None:
 def _refuse_occupied(store: ObjectStore) -> None:
     if CommitLog(store, MAIN_BRANCH).newest() is not None:
         raise GraphExists(f"there is a graph at {store.uri} already; open it, or choose another place", uri=store.uri)
+    if store.get(SCHEMA_STATE) is not None:
+        raise GraphExists(unfinished(store), uri=store.uri)
     raise GraphExists(f"{store.uri} is not empty: a graph needs a place of its own; choose another", uri=store.uri)
+
+
+def unfinished(store: ObjectStore) -> str:
+    """What to say where an init began and did not come to its end."""
+    return (
+        f"the creation of the graph at {store.uri} is under way, or was not finished: wait, or delete it and init again"
+    )
 
 
 def _prove(store: ObjectStore) -> None:
@@ -110,6 +119,8 @@ def _build(store: ObjectStore, schema: Schema, actor: str) -> None:
 def read_schema(store: ObjectStore) -> tuple[Schema, str, SchemaState]:
     """The schema of a graph, as text too; what is not a graph, or one of another format, is refused."""
     text, state_json = store.get(SCHEMA_TEXT), store.get(SCHEMA_STATE)
+    if text is None and state_json is not None:
+        raise NotFound(unfinished(store), uri=store.uri)
     if text is None or state_json is None:
         raise NotFound(f"no graph at {store.uri}; create one with 'omniray init'", uri=store.uri)
     try:

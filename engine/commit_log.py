@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from omniray.engine.errors import InvariantViolation, StorageError
 from omniray.engine.line import SEQ_MAX, Answer, CommitObject, belonging, decode, encode
-from omniray.engine.store import DirectoryStore, ObjectStore
+from omniray.engine.store import ObjectStore
 
 MAIN = "main"
 MAIN_ULID = "0" * 26
-HINT = "newest"
+HINT = "newest"  # sorts behind every number
 HINT_EVERY = 16
 CACHE_OBJECTS_MAX = 256
 
@@ -50,23 +50,17 @@ class CommitLog:
 
     def newest(self) -> CommitObject | None:
         """The newest object, or None where no line was born."""
-        if isinstance(self._store, DirectoryStore):
-            return self._probe_upward(self._hinted())
-        return self.newest_listed()
+        return self.newest_listed() if self._store.lists_newest_first else self._probe_upward(self._hinted())
 
     def newest_listed(self) -> CommitObject | None:
         """The newest object by listing alone: the one that also holds for a writer that slept."""
-        if isinstance(self._store, DirectoryStore):
-            numbers = [_seq_of(name) for name in self._store.names(self._folder) if name.endswith(".json")]
-            return self._require(max(numbers)) if numbers else None
         name = self._store.first_name(self._folder)
-        return None if name is None else self._require(_seq_of(name))
+        return None if name is None or name == HINT else self._require(_seq_of(name))
 
     def newest_from(self, known: CommitObject) -> CommitObject:
         """The newest object for a reader that knows one of the line already."""
-        if isinstance(self._store, DirectoryStore):
-            return self._probe_upward(known) or known
-        return self.newest() or known
+        newest = self.newest_listed() if self._store.lists_newest_first else self._probe_upward(known)
+        return newest or known
 
     def read(self, seq: int) -> CommitObject | None:
         if (kept := self._cache.get(seq)) is not None:
@@ -83,9 +77,9 @@ class CommitLog:
 
     def hint(self, landed: CommitObject) -> None:
         """Leave word where readers of a disk may start; only for objects known to be in the line."""
-        if isinstance(self._store, DirectoryStore) and landed.seq % HINT_EVERY == 0:
+        if landed.seq % HINT_EVERY == 0:
             with contextlib.suppress(StorageError):  # only a hint: a reader probes upward, or lists
-                self._store.replace_unsynced(f"{self._folder}/{HINT}", str(landed.seq).encode())
+                self._store.put_hint(f"{self._folder}/{HINT}", str(landed.seq).encode())
 
     def down_to(self, newest: CommitObject, seq: int) -> tuple[CommitObject, ...]:
         """The line from `newest` down to `seq` or to where it was pruned, newest first; strays are left out."""

@@ -89,7 +89,23 @@ def _split(raw: RawBatch, rows: pa.RecordBatch, found: _Findings) -> tuple[Confo
     keep = np.ones(len(rows), np.bool_)
     keep[refused] = False
     kept = ConformedBatch(raw.type, rows.filter(pa.array(keep)), raw.records.filter(pa.array(keep)), raw.source)
-    return kept, [Rejection(raw.source, raw.records[row].as_py(), found.reasons[row]) for row in refused]
+    rejections = [
+        Rejection(raw.source, raw.records[row].as_py(), found.reasons[row], values=_values(raw, row)) for row in refused
+    ]
+    return kept, rejections
+
+
+def _values(raw: RawBatch, row: int) -> dict[str, Any]:
+    """A row as it was given, without what it left out."""
+    values = {name: _plain(column[row]) for name, column in raw.columns.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return value.as_py() if isinstance(value, pa.Scalar) else value
+    except (OverflowError, ValueError):  # a date that Python does not have, or bytes that are no text
+        return f"a {value.type} that can't be shown"
 
 
 def _cast_column(raw: RawBatch, name: str, type: PropertyType) -> Cast:

@@ -23,13 +23,14 @@ def export_records(type: ElementType, batches: Iterable[pa.RecordBatch]) -> Iter
 
 
 def _record(type: ElementType, row: dict[str, Any], *, with_id: bool) -> dict[str, Any]:
-    data = {p.name: _text_of(row[p.name]) for p in type.properties if row[p.name] is not None}
+    data = {p.name: plain_value(row[p.name]) for p in type.properties if row[p.name] is not None}
     if isinstance(type, EdgeType):
         return {"edge": type.name, "id": row[ID], "from": row[SRC], "to": row[DST], "data": data}
     return {"type": type.name, **({"id": row[ID]} if with_id else {}), "data": data}
 
 
-def _text_of(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A property's value in the form that JSON has for it, and that a load reads back."""
     match value:
         case bytes():
             return "base64:" + base64.b64encode(value).decode()
@@ -38,7 +39,7 @@ def _text_of(value: Any) -> Any:
         case date():
             return value.isoformat()
         case list():
-            return [_text_of(item) for item in value]
+            return [plain_value(item) for item in value]
         case _:
             return value
 

@@ -20,20 +20,17 @@ from omniray.engine.errors import InvariantViolation, NotFinalised, StorageError
 from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.manifest import Manifest
 from omniray.engine.store import ObjectStore
+from omniray.engine.tables import final_name
 
 log = logging.getLogger("omniray")
 
+DRIFT_ADVICE = "stop that writer; 'omniray export --at COMMIT' reads the graph as of an earlier commit"
 FOLD_OBJECTS = 64
 TIDY_PINS = 16
 NAMING_THREADS = 8
 IDLE_S = 0.2
 UNCLEAR_TRIES_MAX = 8
 WAIT_FOR_FINAL_S = 5.0
-
-
-def final_name(staging: str) -> str:
-    """`…/<20 digits>.manifest-<suffix>` without its suffix: where every Lance reader looks."""
-    return staging.rsplit(".manifest-", 1)[0] + ".manifest"
 
 
 def transaction_mark(pin: Pin) -> bytes:
@@ -53,7 +50,7 @@ def _has_final_name(store: ObjectStore, table_key: str, pin: Pin) -> bool:
         return True
     raise TableDrift(
         f"{table_key}: {final} holds another transaction than the graph pins: something other than omniray "
-        "wrote to the table; run 'omniray repair'",
+        f"wrote to the table; {DRIFT_ADVICE}",
         table_key=table_key, version=pin.version,
     )  # fmt: skip
 
@@ -114,8 +111,9 @@ class Finaliser:
         self._target: CommitObject | None = None  # the newest object known to be in the line
         self._named_through = 0
         self._finalised_through = 0
-        self._flushing = self._closing = False
-        self._error: Exception | None = None
+        self._flushing = 0
+        self._closing = False
+        self._error: BaseException | None = None
         self._drifted: dict[str, TableDrift] = {}
         self._finished: list[Pin] = []  # pins with a final name whose staging name is still there
 
@@ -141,18 +139,27 @@ class Finaliser:
             self._wake.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything noticed has its final name and is folded; raises what stood in the way."""
+        """Wait until all that was noticed so far has its final name and is folded; raises what stood in the way."""
         with self._wake:
+            if self._target is None:
+                return
+            wanted = self._target.seq
             self._error = None
-            self._flushing = True
+            self._flushing += 1
             self._wake.notify_all()
-            self._wake.wait_for(lambda: self._error is not None or self._is_done())
-            self._flushing = False
+            try:
+                self._wake.wait_for(
+                    lambda: self._error is not None or self._closing or self._finalised_through >= wanted
+                )
+            finally:
+                self._flushing -= 1
             if self._error is not None:
                 raise self._error
+            if self._finalised_through < wanted:
+                raise StorageError("closed before Phase D was through: the next writer finishes it")
 
     def close(self) -> None:
-        """Flush, then end the thread; it ends even if the flush fails."""
+        """Flush, tidy up and end the thread; it ends even if the flush fails."""
         try:
             self.flush()
         finally:
@@ -161,6 +168,8 @@ class Finaliser:
                 self._wake.notify_all()
             if self._thread is not None:
                 self._thread.join()
+            with contextlib.suppress(StorageError):
+                self._tidy()
             self._pool.shutdown()
 
     def _is_done(self) -> bool:
@@ -173,12 +182,10 @@ class Finaliser:
             target, fold = job
             try:
                 self._finish(target, fold=fold)
-            except Exception as error:  # whatever it is, a flush that waits must hear of it
+            except BaseException as error:  # whatever it is, a flush that waits must hear of it
                 log.warning("event=phase_d_failed seq=%d error=%r", target.seq, error)
                 with self._wake:
                     self._error = error  # until somebody commits or flushes again
-                    if isinstance(error, TableDrift):
-                        self._drifted[error.facts["table_key"]] = error
             with self._wake:
                 self._wake.notify_all()
 
@@ -199,10 +206,17 @@ class Finaliser:
             return None
 
     def _is_stirred(self) -> bool:
-        return self._closing or self._flushing or (self._target is not None and self._named_through < self._target.seq)
+        return (
+            self._closing or self._flushing > 0 or (self._target is not None and self._named_through < self._target.seq)
+        )
 
     def _finish(self, target: CommitObject, *, fold: bool) -> None:
-        """Give final names up to `target`, in the order of the line; then, if asked, fold and tidy up."""
+        """Give final names up to `target`, in the order of the line; then, if asked, fold.
+
+        Folding follows naming, so what is folded needs nothing more: a process that begins reads no further back.
+        """
+        if self._finalised_through == 0:
+            self._finalised_through = self._named_through = self._manifest.folded_through()
         done = max(target.finalised_through, self._finalised_through)
         pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
         for obj in pending:
@@ -210,24 +224,34 @@ class Finaliser:
                 self._name(obj)
                 self._named_through = obj.seq
         if fold:
+            for drift in self._drifted.values():
+                raise drift
             self._manifest.fold(pending)
             self._finalised_through = target.seq
-        if fold or len(self._finished) >= TIDY_PINS:
+        if len(self._finished) >= TIDY_PINS:
             with contextlib.suppress(StorageError):  # what is left behind is harmless, and the sweep takes it
                 self._tidy()
 
     def _name(self, obj: CommitObject) -> None:
-        """Give the versions that an object brought in their final names, tables in parallel."""
-        pins = obj.introduced()
-        for future in [self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins.items()]:
-            future.result()
-        self._finished += pins.values()
+        """Give the versions that an object brought in their final names, tables in parallel.
+
+        A table that somebody else wrote to is noted and left alone; the others go on.
+        """
+        pins = {key: pin for key, pin in obj.introduced().items() if key not in self._drifted}
+        naming = {key: self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins.items()}
+        for key, future in naming.items():
+            try:
+                future.result()
+            except TableDrift as drift:
+                self._drifted[key] = drift
+            else:
+                self._finished.append(pins[key])
 
     def _tidy(self) -> None:
         """Delete staging names that have become final, and move old versions out of the way."""
         finished, self._finished = self._finished, []
         staged = [(pin.staging, pin.version) for pin in finished if pin.staging is not None]
-        self._store.delete_all([path for path, _ in staged])
+        self._store.delete_all([path for path, _ in staged] + self._manifest.take_leftovers())
         for table_path in {path.partition("/_versions/")[0] for path, version in staged if archive.is_due(version)}:
             archive.archive(self._store, table_path)
         self._manifest.discard_old_versions()

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from omniray.engine.birth import SchemaState, give_birth, read_schema
+from omniray.engine.birth import SchemaState, give_birth, read_schema, unfinished
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import InputError, NotFound
 from omniray.engine.finalise import Finaliser
 from omniray.engine.line import CommitObject, Pin
 from omniray.engine.lineage import Lineage
-from omniray.engine.load import LoadIntent, LoadOptions, prepare_load
+from omniray.engine.load import LoadIntent, LoadOptions, Progress, prepare_load
 from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.schema import Schema
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.tables import TableStorage
+from omniray.engine.tables import Table, TableStorage
 from omniray.engine.write import Author, WriteResult
 from omniray.engine.writer import EmbeddedWriter
 
 
-def init(uri: str, *, schema: str | Path, storage_options: Mapping[str, str] | None = None, actor: str = "") -> Graph:
-    """Create a graph where nothing is yet and open it. `schema` is `.pg` text, or the path of a file with it."""
+def init(
+    uri: str | PathLike[str],
+    *,
+    schema: str | Path,
+    storage_options: Mapping[str, str] | None = None,
+    actor: str = "",
+    durability: str = "process",
+) -> Graph:
+    """Create a graph where nothing is yet and open it. `schema` is `.pg` text, or a `Path` to a file with it."""
     text = _read_schema_file(schema) if isinstance(schema, Path) else schema
-    store = open_store(uri, storage_options)
+    if text.rstrip().endswith(".pg") and len(text.splitlines()) == 1:
+        raise InputError(f"the schema is the text {text!r}: to read it from a file, give schema=pathlib.Path({text!r})")
+    store = open_store(uri, storage_options, durability)
     give_birth(store, text, actor=actor)
     return Graph(store, read_only=False)
 
 
 def open(
-    uri: str,
+    uri: str | PathLike[str],
     *,
     read_only: bool = False,
     storage_options: Mapping[str, str] | None = None,
@@ -78,6 +89,7 @@ class Graph:
         )
         self._lineage = Lineage(self._log, self._manifest, self._refresh)
         self._closed = False
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"Graph({self._store.uri!r}{', read_only=True' if self._read_only else ''})"
@@ -125,7 +137,7 @@ class Graph:
         expected_versions: Mapping[str, int] | None = None,
         on_error: str = "fail",
         rejects: str | Path | None = None,
-        progress: Any = None,
+        progress: Progress | None = None,
     ) -> WriteResult:
         """Load records of any number in one atomic commit.
 
@@ -169,11 +181,12 @@ class Graph:
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is through: then plain Lance readers see them too."""
+        self._refuse_fork()
         self._finaliser.flush()
 
     def close(self) -> None:
         """Flush and let go; safe to call twice."""
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         try:
@@ -184,7 +197,7 @@ class Graph:
 
     # Reading
 
-    def snapshot(self, branch: str = MAIN, at: str | datetime | None = None) -> Snapshot:
+    def snapshot(self, *, branch: str = MAIN, at: str | date | None = None) -> Snapshot:
         """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
         self._on_branch(branch)
         if at is None:
@@ -193,7 +206,7 @@ class Graph:
         point = self._lineage.at(at)
         return self._snapshot(point.entry.commit_id, point.pins)
 
-    def history(self, limit: int | None = None, branch: str = MAIN) -> list[LineageEntry]:
+    def history(self, limit: int | None = None, *, branch: str = MAIN) -> list[LineageEntry]:
         """The commits of a branch, newest first."""
         self._on_branch(branch)
         return self._lineage.entries(limit)
@@ -206,10 +219,7 @@ class Graph:
     def _require_newest(self) -> CommitObject:
         newest = self._log.newest()
         if newest is None:
-            raise NotFound(
-                f"{self._store.uri} has a schema but no line: its init was not finished; delete it and init again",
-                uri=self._store.uri,
-            )
+            raise NotFound(unfinished(self._store), uri=self._store.uri)
         return newest
 
     def _refresh(self) -> CommitObject:
@@ -217,15 +227,21 @@ class Graph:
         self._newest = newest  # another thread may set it back to what it read before
         return newest
 
-    def _open_newest(self, table_key: str) -> Any:
+    def _open_newest(self, table_key: str) -> Table:
         return self._cache.open(table_key, self._refresh().pins[table_key])
 
     def _writable(self, branch: str) -> None:
         self._on_branch(branch)
+        self._refuse_fork()
         if self._closed:
             raise InputError("the graph is closed; open it again")
         if self._read_only:
             raise InputError("the graph was opened read-only; open it without read_only to write")
+
+    def _refuse_fork(self) -> None:
+        """Threads do not survive a fork, neither ours nor Lance's: a write would wait for them for ever."""
+        if os.getpid() != self._pid:
+            raise InputError("the graph was opened before this process was forked; open it again here")
 
     def _on_branch(self, branch: str) -> None:
         if branch != MAIN:

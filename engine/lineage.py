@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import InputError, InvariantViolation, NotFound
@@ -39,10 +39,10 @@ class Lineage:
         newest_first = itertools.chain((entry for entry, _ in recent), folded)
         return list(itertools.islice(newest_first, limit))
 
-    def at(self, when: str | datetime) -> PointInTime:
-        """The commit with an id, or the newest one at or before a time."""
-        if isinstance(when, str) and is_ulid(when):
-            commit_id = when
+    def at(self, when: str | date) -> PointInTime:
+        """The commit with an id, or the newest one at or before a time; a date is its first moment."""
+        if isinstance(when, str) and is_ulid(when.upper()):
+            commit_id = when.upper()
             return self._find(
                 lambda entry: entry.commit_id == commit_id, lambda: self._manifest.commit(commit_id), f"commit {when}"
             )
@@ -86,10 +86,10 @@ def _unfolded(chain: tuple[CommitObject, ...], folded_through: int) -> Iterator[
             yield from ((entry, obj) for entry in reversed(entries))
 
 
-def _as_time(when: str | datetime) -> datetime:
-    """A time given as text or datetime; without a zone it is UTC."""
+def _as_time(when: str | date) -> datetime:
+    """A time given as text, date or datetime; without a zone it is UTC."""
     try:
-        time = datetime.fromisoformat(when) if isinstance(when, str) else when
+        time = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
     except ValueError as error:
         raise InputError(f"{when!r} is neither a commit id nor a time; write a time as 2026-01-31T12:00:00Z") from error
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

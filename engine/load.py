@@ -7,7 +7,9 @@ whole load is judged against the pinned state, again whenever the line has moved
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -55,8 +57,8 @@ class LoadOptions:
             raise InputError(f"no load mode {mode!r}: use append, merge or overwrite")
         if on_error not in set(OnError):
             raise InputError(f"no on_error {on_error!r}: use fail or reject")
-        if on_error == OnError.REJECT and rejects is None:
-            raise InputError("on_error='reject' needs a file for the rejected records: give rejects=PATH")
+        if (on_error == OnError.REJECT) != (rejects is not None):
+            raise InputError("on_error='reject' and a file for the rejected records go together: give rejects=PATH")
         return cls(Mode(mode), OnError(on_error), None if rejects is None else Path(rejects))
 
 
@@ -95,13 +97,18 @@ class LoadIntent:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._log.close()
-        if self._rejects is not None:
-            self._rejects.close()
         # Whatever is not clearly a failure may have landed: then the staged files are the graph's, or the sweep's.
-        failed = error is None or (isinstance(error, OmnirayError) and not isinstance(error, OutcomeUnknown))
-        for sink in self._sinks.values():
-            sink.close(used=self._landed or not failed)
+        clear = error is None or (isinstance(error, OmnirayError) and not isinstance(error, OutcomeUnknown))
+        self.close(used=self._landed or not clear)
+
+    def close(self, *, used: bool) -> None:
+        """Let go of everything; staged files that the graph can't refer to (`used` is false) are deleted."""
+        with contextlib.ExitStack() as everything:  # whatever one of them runs into, the others are closed
+            for sink in self._sinks.values():
+                everything.callback(sink.close, used=used)
+            if self._rejects is not None:
+                everything.callback(self._rejects.close)
+            everything.callback(self._log.close)
 
     # Reading
 
@@ -159,8 +166,25 @@ class LoadIntent:
         self._landed = result.commit_id is not None
         if self._rejects is None:
             return result
-        self._rejects.write(as_rejection(v) for v in self._unfit)
+        try:
+            for table_key, violations in itertools.groupby(self._unfit, key=lambda v: v.table_key):
+                self._rejects.write(self._with_values(table_key, list(violations)))
+            self._rejects.finish()
+        except OSError as error:
+            raise OmnirayError(
+                f"the load landed as commit {result.commit_id}, but its rejected records could not be written to "
+                f"{self._rejects.path}: {error.strerror}",
+                commit_id=result.commit_id,
+            ) from error
         return replace(result, rejected=self._rejects.count)
+
+    def _with_values(self, table_key: str, violations: list[Violation]) -> Iterator[Rejection]:
+        """The rejections of one table with the rows that were refused, which lie where they were staged."""
+        positions = sorted(v.row for v in violations if v.row is not None)
+        rows = dict(zip(positions, self._sinks[table_key].rows_at(positions), strict=True))
+        for violation in violations:
+            values = rows[violation.row] if violation.row is not None else {}
+            yield replace(as_rejection(violation), values=values)
 
 
 def prepare_load(
@@ -182,7 +206,7 @@ def prepare_load(
     try:
         intent.read(opened, progress)
     except BaseException:
-        intent.__exit__(None, None, None)
+        intent.close(used=False)
         raise
     return intent
 

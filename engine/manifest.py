@@ -11,7 +11,7 @@ Fragments, in order: sealed lineage, the lineage tail (rewritten until full), th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,14 +23,18 @@ from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
 from omniray.engine import archive
+from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.errors import InvariantViolation, StorageError
-from omniray.engine.line import FORMAT, Commit, CommitObject, Pin, check_format
+from omniray.engine.line import FORMAT, Answer, Commit, CommitObject, Pin, check_format
 from omniray.engine.schema import Schema
 from omniray.engine.store import ObjectStore
+from omniray.engine.tables import Attempt, final_name
 
 PATH = "__manifest"
 STAMP = b"omniray:internal_schema_version"
 TAIL_ROWS_MAX = 1024
+KEPT_VERSIONS = 64
+SLEPT_S = 1.0
 FOLD_ATTEMPTS_MAX = 32
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -77,11 +81,13 @@ class _End:
 class Manifest:
     """The folded part of one branch's line."""
 
-    def __init__(self, store: ObjectStore, branch: str) -> None:
+    def __init__(self, store: ObjectStore, branch: str, *, clock: Callable[[], float] = suspension_aware_clock) -> None:
         self._store = store
+        self._clock = clock
         self._uri = f"{store.uri}/{PATH}"
         self._branch = branch
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
+        self._leftovers: list[str] = []
 
     @classmethod
     def create(cls, store: ObjectStore, branch: str, schema: Schema, birth: CommitObject) -> Manifest:
@@ -95,6 +101,7 @@ class Manifest:
         try:
             empty = lance.write_dataset(SCHEMA.empty_table(), manifest._uri, storage_options=store.lance_options)
             manifest._swap(_End(empty, 0, "", None), rows, birth)
+            store.delete_all(manifest.take_leftovers())
         except OSError as error:
             raise StorageError(f"can't create {manifest._uri}: {str(error).splitlines()[0]}") from error
         return manifest
@@ -134,7 +141,9 @@ class Manifest:
         raise StorageError(f"can't fold into {self._uri}: lost {FOLD_ATTEMPTS_MAX} races in a row; try again")
 
     def folded_through(self) -> int:
-        return self._read_end().folded_through
+        """The number up to which the line is folded; the next fold builds on what was read for it."""
+        self._warm = self._read_end()
+        return self._warm.folded_through
 
     def commits(self, limit: int | None = None) -> Iterator[LineageEntry]:
         """The folded lineage, newest first; reads only as many fragments as it needs."""
@@ -181,8 +190,13 @@ class Manifest:
 
     def discard_old_versions(self) -> None:
         """Delete old versions of the manifest itself, now and then: nobody travels back in it."""
-        if self._warm is not None and archive.is_due(self._warm.dataset.version):
-            archive.discard(self._store, PATH)
+        if self._warm is not None and archive.is_due(self._warm.dataset.version, KEPT_VERSIONS):
+            archive.discard(self._store, PATH, keep=KEPT_VERSIONS)
+
+    def take_leftovers(self) -> list[str]:
+        """Staging names that have become final and may be deleted, each of them once."""
+        taken, self._leftovers = self._leftovers, []
+        return taken
 
     def _open(self) -> lance.LanceDataset:
         try:
@@ -212,11 +226,35 @@ class Manifest:
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=[], new_fragments=new, fields_modified=[]
         )
-        after = lance.LanceDataset.commit(
-            dataset, operation, read_version=dataset.version, max_retries=0, storage_options=self._store.lance_options
-        )
+        after = self._commit(dataset, operation)
         tail = lineage if 0 < lineage.num_rows < TAIL_ROWS_MAX else None
         return _End(after, newest.seq, newest.head, tail)
+
+    def _commit(self, dataset: lance.LanceDataset, operation: lance.LanceOperation.BaseOperation) -> lance.LanceDataset:
+        """Make the version after `dataset`, and no other; raises CommitConflictError if somebody else made one.
+
+        Lance alone would not tell: it rebases a commit over versions in between that were deleted since. So the version
+        is staged, like a table's, and its final name is put if absent.
+        """
+        attempt = Attempt()
+        started = self._clock()
+        after = lance.LanceDataset.commit(
+            dataset,
+            lance.Transaction(dataset.version, operation),
+            max_retries=1,
+            namespace_client=attempt,
+            table_id=[PATH],
+            namespace_client_managed_versioning=True,
+        )
+        staging = f"{PATH}/_versions/{attempt.created[-1]['manifest_path'].rsplit('/', 1)[-1]}"
+        self._leftovers.append(staging)
+        if after.version != dataset.version + 1:
+            raise CommitConflictError("another process folded first")
+        if self._store.copy_if_absent(staging, final_name(staging)) is not Answer.CREATED:
+            raise CommitConflictError("another process folded first, or it is not clear that we did")
+        if self._clock() - started > SLEPT_S and archive.newest_version(self._store, PATH) != after.version:
+            raise CommitConflictError("we slept, and the number that we took had been used and deleted")
+        return after
 
 
 def entries_of(obj: CommitObject, parent: str) -> Iterator[LineageEntry]:

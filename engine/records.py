@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from omniray.engine.errors import ConstraintViolation, InputError, KeyConflict, RecordError
+from omniray.engine.grammar import did_you_mean
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType
 
 BLOCK_ROWS_MAX = 65_536
@@ -22,6 +22,9 @@ BLOCK_BYTES_TARGET = 8 << 20
 
 ENDS: Mapping[str, str] = {"from": SRC, "to": DST, SRC: SRC, DST: DST}
 """How a record may call the two ends of an edge, and the column each one is."""
+
+STDIN = "stdin"
+"""What standard input is called as a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class ConformedBatch:
 class Rejection:
     """One record that was refused: where it stood and why; `kind` is the one of the error it would raise.
 
-    `table_key` and `key` are given with `key_conflict` alone, whose error is made of them.
+    `values` are the record's own, as far as it could be read. `table_key` and `key` are given with `key_conflict`
+    alone, whose error is made of them.
     """
 
     source: str
@@ -67,6 +71,7 @@ class Rejection:
     kind: str = RecordError.kind
     table_key: str = ""
     key: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{place(self.source, self.record)}: {self.reason}"
@@ -88,13 +93,16 @@ class Progress:
     bytes_total: int | None = None
 
 
+_OF_LINES = ("jsonl", "ndjson", "json", "csv")
+_OF_ROWS = ("parquet", "pq")
+
 ReadBlocks = Callable[[Progress], Iterable[Block]]
 
 
 def place(source: str, record: int) -> str:
     """Say where a record stands, as a reader would look for it."""
     suffix = source.rpartition(".")[2].lower()
-    unit = {"jsonl": "line", "ndjson": "line", "json": "line", "csv": "line", "parquet": "row"}.get(suffix, "record")
+    unit = "line" if suffix in _OF_LINES or source == STDIN else "row" if suffix in _OF_ROWS else "record"
     return f"{source} {unit} {record}" if source else f"{unit} {record}"
 
 
@@ -130,7 +138,8 @@ def columns_of(
     """Turn dicts into columns: the known names with their values, the unknown ones with the rows that carry them."""
     names = set().union(*rows)
     columns: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names & known}
-    return columns, {str(name): [name in row for row in rows] for name in names - known}
+    # Sorted, so that of several strangers in a record the same one is named each time.
+    return columns, {str(name): [name in row for row in rows] for name in sorted(names - known, key=str)}
 
 
 def _rename_end(
@@ -169,15 +178,11 @@ def known_columns(type: ElementType, names: Sequence[str], source: str) -> list[
 
 
 def unknown_property(type: ElementType, name: str) -> str:
-    """Say that a type lacks a property, which ones it has, and which was probably meant."""
+    """Say that a type lacks a property, and which was probably meant."""
     names = [p.name for p in type.properties]
     if isinstance(type, EdgeType):
+        if name in ENDS:
+            ends = "its ends are 'from' and 'to', given once each, beside 'data' and not in it"
+            return f"{type.name} has no property {name!r}: {ends}"
         names = ["from", "to", *names]
-    return f"{type.name} has no property {name!r}{did_you_mean(name, names)}; it has {', '.join(names) or 'none'}"
-
-
-def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """A hint at the option that looks most like the name, or nothing."""
-    lowered = {option.lower(): option for option in options}
-    close = get_close_matches(name.lower(), lowered, n=1)
-    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
+    return f"{type.name} has no property {name!r}; {did_you_mean(name, names)}"

@@ -1,58 +1,65 @@
-"""The file of rejected records: one JSON object per line, made only if there is something to write."""
+"""The file of rejected records: one JSON object per line with the record, where it stood, and why it was refused."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any
 
 import msgspec
 
 from omniray.engine.errors import InputError
+from omniray.engine.export import plain_value
 from omniray.engine.records import Rejection
 
 
 class RejectFile:
-    """Writes rejections as `{"source", "line", "kind", "reason"}` to a path, and counts them.
+    """Takes rejections while a load runs, and puts the file in its place when the load is through.
 
-    A file that is there already is replaced by the first rejection, and left alone if there is none.
+    It is opened at once, so that a path that can't be written stops a load before it begins. A file of an earlier load
+    is replaced; if nothing was rejected it goes, since it speaks of another load.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.count = 0
-        self._file: BinaryIO | None = None
+        try:
+            self._file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False)  # noqa: SIM115
+        except OSError as error:
+            raise InputError(f"can't write rejected records to {path}: {error.strerror}", path=str(path)) from error
 
     def write(self, rejections: Iterable[Rejection]) -> None:
         for rejection in rejections:
-            self._opened().write(_line(rejection))
+            self._file.write(_line(rejection))
             self.count += 1
 
+    def finish(self) -> None:
+        """Put the file in its place, or none if it would be empty."""
+        self._file.close()
+        if self.count:
+            Path(self._file.name).replace(self.path)
+        else:
+            self.path.unlink(missing_ok=True)
+
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _opened(self) -> BinaryIO:
-        if self._file is None:
-            try:
-                # Once begun, the file is continued: a close between two writes must not lose the first one's lines.
-                self._file = self.path.open("ab" if self.count else "wb")
-            except OSError as error:
-                reason = f"can't write rejected records to {self.path}: {error.strerror}"
-                raise InputError(reason, path=str(self.path)) from error
-        return self._file
+        """Leave nothing but what `finish` put in place."""
+        self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            Path(self._file.name).unlink()
 
 
 def _line(rejection: Rejection) -> bytes:
-    fields = {"source": rejection.source, "line": rejection.record, "kind": rejection.kind, "reason": rejection.reason}
-    return msgspec.json.encode(fields) + b"\n"
+    fields = {
+        "source": rejection.source,
+        "line": rejection.record,
+        "kind": rejection.kind,
+        "reason": rejection.reason,
+        "record": {name: plain_value(value) for name, value in rejection.values.items()},
+    }
+    return msgspec.json.encode(fields, enc_hook=_shown) + b"\n"
+
+
+def _shown(value: Any) -> str:
+    return str(value)

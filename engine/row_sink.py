@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +65,22 @@ class RowSink:
             self._forget_rewritten()
             self._rewritten = (dropped, adopted, self._rewrite(self._staged, dropped, adopted))
         return self._rewritten[2]
+
+    def rows_at(self, positions: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """The rows at sorted positions, as they were written; a value that is null is left out."""
+        wanted = np.asarray(positions, np.int64)
+        first = 0
+        for batch in self._written():
+            low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
+            for row in batch.take(pa.array(wanted[low:high] - first)).to_pylist():
+                yield {name: value for name, value in row.items() if value is not None}
+            first += batch.num_rows
+
+    def _written(self) -> Iterator[pa.RecordBatch]:
+        if self._inline is not None:
+            yield from self._inline.to_batches()
+        elif self._staged is not None:
+            yield from self._storage.read_staged(self._type, self._staged)
 
     def close(self, *, used: bool) -> None:
         """Delete staged files that the graph does not refer to: all of them, or those that a rewrite made stale."""

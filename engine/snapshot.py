@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,12 +12,14 @@ import pyarrow.compute as pc
 
 from omniray.engine.errors import InputError, StorageError
 from omniray.engine.export import export_records
+from omniray.engine.grammar import nearest
 from omniray.engine.line import Pin
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.state import TableCache
 from omniray.engine.tables import Table
 
 Filter: TypeAlias = pc.Expression | str
+_MISSING_TABLE = re.compile(r"Table with name (.+) does not exist")
 
 
 class Snapshot:
@@ -56,6 +59,8 @@ class Snapshot:
     ) -> pa.RecordBatchReader:
         """The same in a stream, for tables larger than memory."""
         type = self.schema.type(type_name)
+        if isinstance(columns, str):
+            raise InputError(f"columns are a list of names: give columns=[{columns!r}]")
         for column in columns or ():
             if column not in type.arrow.names:
                 raise InputError(f"{type_name} has no column {column!r}; it has {', '.join(type.arrow.names)}")
@@ -77,6 +82,8 @@ class Snapshot:
                     connection.register(name, self._open(self.schema.type(name)).dataset)
                 connection.execute("set enable_external_access = false")
                 return connection.sql(query).to_arrow_table()
+            except duckdb.CatalogException as error:
+                raise InputError(self._unknown_table(str(error)) or f"can't run the query: {error}") from error
             except duckdb.Error as error:
                 raise InputError(f"can't run the query: {error}") from error
 
@@ -89,6 +96,15 @@ class Snapshot:
     def _types_in(self, names: set[str]) -> Iterator[str]:
         by_lower = {t.name.lower(): t.name for t in self.schema}
         return (by_lower[name.lower()] for name in sorted(names) if name.lower() in by_lower)
+
+    def _unknown_table(self, message: str) -> str | None:
+        """Our own words for a table that there is not: DuckDB would suggest tables of its own."""
+        if (missing := _MISSING_TABLE.search(message)) is None:
+            return None
+        types = [t.name for t in self.schema]
+        near = nearest(missing[1], types)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        return f"no table {missing[1]!r}{hint}; every type is a table of its name: {', '.join(types)}"
 
     def _open(self, type: ElementType) -> Table:
         return self._cache.open(type.table_key, self._pins[type.table_key])

@@ -27,6 +27,9 @@ _BLOCK_ROWS_MIN = 1024
 
 def parquet_blocks(file: SourceFile, type: ElementType, progress: Progress) -> Iterator[Block]:
     """The blocks of a Parquet file, read a stretch at a time."""
+    if not file.replayable:
+        message = f"{file.name}: Parquet is read from its end, which a pipe lacks; save it to a file and load that"
+        raise InputError(message, source=file.name)
     try:
         # A path is opened by Arrow itself, whose reads don't wait for the interpreter.
         with file.open() if file.remote else nullcontext(file.path) as data, pq.ParquetFile(data) as parquet:

@@ -11,9 +11,10 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from omniray.engine.errors import InputError, NotFound
-from omniray.engine.records import BLOCK_BYTES_TARGET, Progress
+from omniray.engine.records import BLOCK_BYTES_TARGET, STDIN, Progress
 
 LINE_BYTES_MAX = 32 << 20
+STDIN_PATH = "/dev/stdin"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -52,7 +53,8 @@ def find_file(name: str | os.PathLike[str]) -> SourceFile:
             path.open("rb").close()
     except OSError as error:
         raise unreadable(text, error) from error
-    return SourceFile(text, str(path), found.st_size if stat.S_ISREG(found.st_mode) else None)
+    shown = STDIN if text == STDIN_PATH else text
+    return SourceFile(shown, str(path), found.st_size if stat.S_ISREG(found.st_mode) else None)
 
 
 def unreadable(name: str, error: OSError) -> InputError:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from omniray.engine.grammar import did_you_mean
 from omniray.engine.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
@@ -22,8 +23,8 @@ from omniray.engine.records import (
     RawBatch,
     Rejection,
     columns_of,
-    did_you_mean,
     raw_from_dicts,
+    row_names,
 )
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema
 from omniray.engine.source_files import SourceFile, not_utf8, read_lines, too_long
@@ -41,10 +42,16 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     data: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(_Record))
+_TYPE_FIELDS = frozenset({"type", "edge"})
+
+
 class _Unfit(Exception):
     """A record that is not one, or is of no type; the text is the reason."""
 
 
+_FORMS = '{"type": …, "data": {…}} or {"edge": …, "from": …, "to": …, "data": {…}}'
+_RECORDS = f"{_FORMS}, or plain rows and their type with type= (--type)"
 _READ_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _Unfit)
 
 
@@ -101,15 +108,36 @@ def _nothing_of(type: ElementType) -> Block:
 def _block(
     given: _Numbered, read: Callable[[Any], Any], schema: Schema, type: ElementType | None, source: str
 ) -> Block:
-    records, rejections = _read_all(given, read, source)
-    if type is not None:
-        batch = raw_from_dicts(type, [row for _, row in records], [number for number, _ in records], source)
-        return Block((batch,), tuple(rejections))
-    batches = _by_type(records, schema, source, rejections)
-    return Block(tuple(batches), tuple(rejections))
+    records, rejections = _read_all(given, read, source, _RECORDS if type is None else "the properties of a row")
+    if type is None:
+        batches = _by_type(records, schema, source, rejections)
+        return Block(tuple(batches), tuple(rejections))
+    batch = _rows(type, records, source)
+    if not batch.unknown.keys().isdisjoint(_TYPE_FIELDS):
+        batch = _rows(type, _without_records(records, type, source, rejections), source)
+    return Block((batch,), tuple(rejections))
 
 
-def _read_all(given: _Numbered, read: Callable[[Any], Any], source: str) -> tuple[_Numbered, list[Rejection]]:
+def _rows(type: ElementType, records: _Numbered, source: str) -> RawBatch:
+    return raw_from_dicts(type, [row for _, row in records], [number for number, _ in records], source)
+
+
+def _without_records(records: _Numbered, type: ElementType, source: str, rejections: list[Rejection]) -> _Numbered:
+    """The plain rows among them: a record that says its own type is refused where the caller has named one."""
+    strange = _TYPE_FIELDS - row_names(type)
+    plain: _Numbered = []
+    for number, row in records:
+        if strange.isdisjoint(row) or not _FIELDS.issuperset(row):
+            plain.append((number, row))
+            continue
+        reason = f"a record that says its type, where type= (--type) asks for plain rows of {type.name}; leave that out"
+        rejections.append(Rejection(source, number, reason, values=row))
+    return plain
+
+
+def _read_all(
+    given: _Numbered, read: Callable[[Any], Any], source: str, wanted: str
+) -> tuple[_Numbered, list[Rejection]]:
     """Read every record, all in one go as long as none is at fault."""
     numbers, items = [number for number, _ in given], [item for _, item in given]
     try:
@@ -119,7 +147,7 @@ def _read_all(given: _Numbered, read: Callable[[Any], Any], source: str) -> tupl
         pass
     records, rejections = [], []
     for number, item in given:
-        if reason := _fault(item, read):
+        if reason := _fault(item, read, wanted):
             rejections.append(Rejection(source, number, reason))
         else:
             records.append((number, read(item)))
@@ -130,7 +158,7 @@ def _overlong(item: Any) -> bool:
     return isinstance(item, bytes) and too_long(item) is not None
 
 
-def _fault(item: Any, read: Callable[[Any], Any]) -> str | None:
+def _fault(item: Any, read: Callable[[Any], Any], wanted: str) -> str | None:
     """Why a line or a value from Python is no record, if it isn't."""
     if isinstance(item, bytes) and (reason := too_long(item) or not_utf8(item)):
         return reason
@@ -139,7 +167,8 @@ def _fault(item: Any, read: Callable[[Any], Any]) -> str | None:
     except RecursionError:
         return "not a record: nested too deeply"
     except _READ_ERRORS as error:
-        return f"not a record: {error}"
+        each = "one object per line" if isinstance(item, bytes) else "dicts"
+        return f"not a record: {error}; give {each}: {wanted}"
     return None
 
 
@@ -165,7 +194,7 @@ def _by_type(records: _Numbered, schema: Schema, source: str, rejections: list[R
             if record.id is not None and ID in record.data:
                 raise _Unfit("the id is given twice, beside 'data' and in it; keep one")
         except _Unfit as unfit:
-            rejections.append(Rejection(source, number, str(unfit)))
+            rejections.append(Rejection(source, number, str(unfit), values=record.data))
             continue
         typed[name].numbers.append(number)
         typed[name].records.append(record)
@@ -174,12 +203,12 @@ def _by_type(records: _Numbered, schema: Schema, source: str, rejections: list[R
 
 def _type_of(record: _Record, schema: Schema) -> ElementType:
     if (record.type is None) == (record.edge is None):
-        raise _Unfit('not a record: expected either "type" or "edge" to name its type')
+        fault = "it names no type" if record.type is None else "it has both 'type' and 'edge'"
+        raise _Unfit(f"not a record: {fault}; give {_RECORDS}")
     kind, name = ("node", record.type) if record.edge is None else ("edge", record.edge)
     types: tuple[ElementType, ...] = schema.nodes if record.edge is None else schema.edges
     found = next((t for t in types if t.name == name), None)
     if found is None:
         names = [t.name for t in types]
-        hint = did_you_mean(str(name), names)
-        raise _Unfit(f"no {kind} type {name!r}{hint}; the schema has {', '.join(names) or 'none'}")
+        raise _Unfit(f"no {kind} type {name!r}; {did_you_mean(str(name), names)}")
     return found

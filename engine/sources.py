@@ -80,20 +80,23 @@ def _open_file(file: SourceFile, schema: Schema, type: ElementType | None, forma
     path = PurePath(file.path)
     format = format or _FORMAT_OF_SUFFIX.get(path.suffix.lower())
     if format not in _FORMATS:
-        raise InputError(f"{file.name}: can't tell its format; name it .jsonl, .csv or .parquet, or give the format")
+        hint = "name it .jsonl, .csv or .parquet, or say it with format= (--format)"
+        problem = "can't tell its format" if format is None else f"no format {format!r}"
+        raise InputError(f"{file.name}: {problem}; {hint}", source=file.name)
     if format == "jsonl":
         read: ReadBlocks = partial(jsonl_blocks, file, schema, type)
     else:
         named = next((t for t in schema if t.name == path.stem), None)
         blocks = csv_blocks if format == "csv" else parquet_blocks
-        read = partial(blocks, file, type or named or _needed(None, schema, file.name))
+        hint = f", or name the file after it, such as {next(iter(schema)).name}.{format}"
+        read = partial(blocks, file, type or named or _needed(None, schema, file.name, hint))
     return Source(file.name, read, replayable=file.replayable, bytes_total=file.size)
 
 
-def _needed(type: ElementType | None, schema: Schema, what: str) -> ElementType:
+def _needed(type: ElementType | None, schema: Schema, what: str, hint: str = "") -> ElementType:
     if type is None:
         names = ", ".join(t.name for t in schema)
-        raise InputError(f"{what} holds rows of one type: say which one ({names}), or name a file after it")
+        raise InputError(f"{what} holds rows of one type: say which one ({names}) with type= (--type){hint}")
     return type
 
 

@@ -97,7 +97,7 @@ class TableCache:
         known = self._known.get(table.type.table_key)
         if known is None:
             return
-        if added is None or known.version != table.version - 1:
+        if added is None or known.version != table.version - 1 or table.rows > KNOWN_IDS_ROWS_MAX:
             del self._known[table.type.table_key]
         else:
             known.advance(table.version, removed=removed, added=added)

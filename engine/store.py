@@ -38,6 +38,10 @@ class ObjectStore(Protocol):
     @property
     def lance_options(self) -> dict[str, str] | None: ...
 
+    @property
+    def lists_newest_first(self) -> bool:
+        """Whether `first_name` is one cheap request; else a hint file helps to find the newest object."""
+
     def lance_path(self, path: str) -> str:
         """A path as Lance's object store names it: without a leading slash, or without the bucket."""
 
@@ -48,6 +52,9 @@ class ObjectStore(Protocol):
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object whose content may be replaced."""
+
+    def put_hint(self, path: str, data: bytes) -> None:
+        """Write a small file that may be lost at any time, where that is worth it."""
 
     def put_if_absent(self, path: str, data: bytes) -> Answer:
         """Create an object, or say that it is there, or that the store gave no clear answer."""
@@ -80,6 +87,7 @@ class DirectoryStore:
     """
 
     lance_options: dict[str, str] | None = None
+    lists_newest_first = False
 
     def __init__(self, root: Path, durability: Durability = Durability.PROCESS) -> None:
         self.root = root
@@ -138,8 +146,7 @@ class DirectoryStore:
         except OSError as error:
             raise _disk_error(error, "link", self.root / target) from error
 
-    def replace_unsynced(self, path: str, data: bytes) -> None:
-        """Write a file that may be lost with the machine's power: a hint."""
+    def put_hint(self, path: str, data: bytes) -> None:
         try:
             with self._whole_file(self.root / path, data, sync=False) as temporary:
                 os.replace(temporary, self.root / path)
@@ -188,7 +195,7 @@ class DirectoryStore:
                     os.fsync(file.fileno())
             yield Path(name)
         finally:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # a leftover is harmless; what the caller is told must not depend on it
                 os.unlink(name)
 
 
@@ -213,8 +220,11 @@ def _disk_error(error: OSError, verb: str, path: Path) -> StorageError:
     return StorageError(f"can't {verb} {path}: {reason}; check the path and its permissions", path=str(path))
 
 
-def open_store(uri: str, storage_options: Mapping[str, str] | None = None, durability: str = "process") -> ObjectStore:
+def open_store(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None, durability: str = "process"
+) -> ObjectStore:
     """The store behind a URI: a path, `file://…`, or `s3://bucket/prefix`."""
+    uri = os.fspath(uri)
     if durability not in set(Durability):
         raise InputError(f"no durability {durability!r}: use process or power")
     parts = urlsplit(uri)

@@ -4,7 +4,7 @@ Writers only stage. `stage_*` builds the Lance operation for a table's next vers
 `commit_staged` makes that version under a staging name that no reader looks at. It becomes part of the graph when an
 object of the line pins it, and visible to plain Lance when Phase D gives it its final name.
 
-Rules kept here (a test walks the source and fails if another module imports lance):
+Rules kept here (a test walks the source and fails if another module but the manifest's imports lance):
 - one namespace client per commit attempt: it notes what is created and answers nothing else, since a staging name
   that is handed back to Lance is given its final name at once, over anybody's;
 - handle version, pin and read version are equal, and the result is exactly one more;
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ STORAGE_VERSION = "2.1"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
 _RANGES_MAX = 64
+_PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
 class VersionTaken(Exception):
@@ -88,12 +90,19 @@ class StagedVersion:
 class Table:
     """An open table at one version. The rows of its tail fragment are kept once they are known."""
 
-    def __init__(self, type: ElementType, dataset: lance.LanceDataset, transaction: str, rows: int) -> None:
+    def __init__(
+        self,
+        type: ElementType,
+        dataset: lance.LanceDataset,
+        transaction: str,
+        rows: int,
+        tail: pa.Table | None = None,
+    ) -> None:
         self.type = type
         self.dataset = dataset
         self.transaction = transaction
         self.rows = rows
-        self._tail: pa.Table | None = None
+        self._tail = tail
 
     @property
     def version(self) -> int:
@@ -115,7 +124,13 @@ class Table:
             elif where is not None:
                 # What `filter` sets for an expression, had it not Lance's serialiser in between (`filters.py`).
                 builder._substrait_filter = pushed_down(where, self.type.arrow)
-            return builder.to_scanner().to_reader()
+            reader = builder.to_scanner().to_reader()
+        return pa.RecordBatchReader.from_batches(reader.schema, self._guarded(reader))
+
+    def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
+        with _storage_errors(self.type):
+            yield from reader
 
     def tail_fragment(self) -> lance.LanceFragment | None:
         """The newest fragment, while it is small enough to be folded into the next one."""
@@ -132,7 +147,7 @@ class Table:
         return self._tail
 
 
-class _Attempt:
+class Attempt:
     """One commit attempt on one table: notes the staged manifest, and answers nothing else.
 
     It is a namespace client by its methods alone, with mappings for answers: Lance asks for no more, and its package of
@@ -166,6 +181,11 @@ class _History:
 
     def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
+
+
+def final_name(staging: str) -> str:
+    """`…/<20 digits>.manifest-<suffix>` without its suffix: where every Lance reader looks."""
+    return staging.rsplit(".manifest-", 1)[0] + ".manifest"
 
 
 class TableStorage:
@@ -299,7 +319,7 @@ class TableStorage:
 
     def commit_staged(self, table: Table, change: StagedChange, transaction: str) -> StagedVersion:
         """Phase B for one table: a real Lance commit whose manifest stays under a staging name."""
-        attempt = _Attempt()
+        attempt = Attempt()
         expected = table.version + 1
         with _storage_errors(table.type):
             try:
@@ -319,8 +339,7 @@ class TableStorage:
             self._store.delete(self._staging_path(table.type, entry["manifest_path"]))
             raise VersionTaken(table.type.table_key, expected, dataset.version)
         self._store.sync(self._files(table, change.operation, transaction, entry["manifest_path"]))
-        after = Table(table.type, dataset, transaction, change.rows_after)
-        after._tail = change.tail
+        after = Table(table.type, dataset, transaction, change.rows_after, change.tail)
         staging = self._staging_path(table.type, entry["manifest_path"])
         return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline)
 
@@ -366,7 +385,7 @@ def _update(
 
 
 def _as_tail(rows: pa.Table) -> pa.Table | None:
-    return rows if rows.num_rows < TAIL_ROWS_MAX else None
+    return rows if 0 < rows.num_rows < TAIL_ROWS_MAX else None
 
 
 def _without_ids(rows: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
@@ -387,7 +406,7 @@ def _storage_errors(type: ElementType) -> Iterator[None]:
         yield
     except (OmnirayError, VersionTaken, CommitConflictError):
         raise
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
         raise StorageError(f"{type.table_key}: {_first_words(error)}", table_key=type.table_key) from error
 
 
@@ -395,4 +414,4 @@ def _first_words(error: Exception) -> str:
     """What Lance says, without the places in its source and the XML of a store's answer."""
     if "403 Forbidden" in str(error):
         return "access denied: check that the credentials may read and write this prefix"
-    return str(error).partition("<?xml")[0].partition(", /home/")[0].splitlines()[0][:300]
+    return _PLACES_AND_XML.sub("", str(error)).splitlines()[0][:300]

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import (
     Conflict,
@@ -31,7 +32,7 @@ from omniray.engine.errors import (
     StorageError,
     TableDrift,
 )
-from omniray.engine.finalise import Finaliser
+from omniray.engine.finalise import DRIFT_ADVICE, Finaliser
 from omniray.engine.identity import new_ulid
 from omniray.engine.line import (
     EMBEDDED,
@@ -62,11 +63,6 @@ BACKOFF_S_MAX = 1.0
 BACKOFF_LOSSES_MAX = 4
 RETENTION_S = 7 * 24 * 3600.0
 STAGING_THREADS = 16
-
-
-def suspension_aware_clock() -> float:
-    """Seconds on a clock that runs on while the machine or the process is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
 
 
 class EmbeddedWriter:
@@ -112,8 +108,7 @@ class EmbeddedWriter:
             base = self._newest
             try:
                 _check_owner(base)
-                _check_expected(intent.expected_versions, base)
-                _check_unmoved(first_read, base)
+                _check_versions({**first_read, **intent.expected_versions}, base)
                 if judged is None or moved(judged[1].consulted | judged[2].tables.keys(), judged[0], base):
                     state = PinnedState(self._cache, base.pins)
                     judged = (base, state, intent.resolve(state))
@@ -137,7 +132,7 @@ class EmbeddedWriter:
             self._refresh()
         raise Conflict(
             f"commit {intent.commit_id} lost every race for {COMMIT_TIMEOUT_S:.0f} s and was not applied: "
-            "too many embedded writers; write through a coordinator, or try again"
+            "too many processes write at once; try again, or let fewer of them write"
         )
 
     def _refresh(self) -> CommitObject:
@@ -168,7 +163,8 @@ class EmbeddedWriter:
             kind=intent.kind,
             actor=intent.author.actor,
             tenant=intent.author.tenant,
-            at_us=max(time.time_ns() // 1000, 0),
+            # Clocks of other machines may run ahead of ours, but the history does not go back in time.
+            at_us=max(time.time_ns() // 1000, *(commit.at_us for commit in base.commits), 0),
             tables=tuple(sorted(changed)),
         )
         ours = follow(
@@ -216,12 +212,15 @@ class EmbeddedWriter:
 
     def _stage_one(self, table_key: str, pin: Pin, write: TableWrite) -> StagedVersion:
         table = self._cache.open(table_key, pin)
-        if write.mode is Mode.OVERWRITE:
-            change = self._storage.stage_overwrite(table, write.rows)
-        elif write.mode is Mode.DELETE:
-            change = self._storage.stage_delete(table, write.replaced)
-        else:
-            change = self._storage.stage_merge(table, write.rows, write.replaced)
+        match write.mode:
+            case Mode.APPEND:
+                change = self._storage.stage_append(table, write.rows)
+            case Mode.MERGE:
+                change = self._storage.stage_merge(table, write.rows, write.replaced)
+            case Mode.OVERWRITE:
+                change = self._storage.stage_overwrite(table, write.rows)
+            case Mode.DELETE:
+                change = self._storage.stage_delete(table, write.replaced)
         try:
             return self._storage.commit_staged(table, change, str(uuid.uuid4()))
         except VersionTaken:
@@ -237,7 +236,7 @@ class EmbeddedWriter:
         if explain_version(found, taken.expected, newest, taken.table_key, base) == "drift":
             raise TableDrift(
                 f"{taken.table_key} was changed by something other than omniray: its next version should be "
-                f"{taken.expected} and that is taken; run 'omniray repair'",
+                f"{taken.expected} and that is taken; {DRIFT_ADVICE}",
                 table_key=taken.table_key, expected=taken.expected,
             )  # fmt: skip
 
@@ -253,13 +252,13 @@ class EmbeddedWriter:
         """Put the object until its fate is clear; nothing is discarded while it isn't."""
         deadline = self._clock() + UNCLEAR_TIMEOUT_S
         pause_s = 0.05
-        verdict = self._put_once(ours, in_doubt=False)
+        verdict = self._put_first(ours, commit_id)
         while verdict is Fate.PUT_AGAIN:
             if self._clock() >= deadline:
                 raise _unknown(commit_id)
             self._sleep(pause_s)
             pause_s = min(pause_s * 2, 2.0)
-            verdict = self._put_once(ours, in_doubt=True)
+            verdict = self._put_again(ours)
         if verdict is Fate.LANDED and not believable(self._clock() - self._read_at, RETENTION_S):
             try:
                 return Fate.LANDED if self._in_the_line(ours, commit_id) else Fate.LOST
@@ -267,17 +266,33 @@ class EmbeddedWriter:
                 raise _unknown(commit_id) from error
         return verdict
 
-    def _put_once(self, ours: CommitObject, *, in_doubt: bool) -> Fate:
+    def _put_first(self, ours: CommitObject, commit_id: str) -> Fate:
+        """The first put. Even a clear refusal may hide a success: SDKs retry, and the refusal is the second one's."""
+        try:
+            answer = self._log.put(ours)
+        except StorageError as refused:
+            try:
+                seen = self._log.read(ours.seq)
+            except StorageError:
+                raise _unknown(commit_id) from refused
+            if seen is None:
+                raise
+            return fate(ours, Answer.REFUSED, seen)
+        return self._fate(ours, answer)
+
+    def _put_again(self, ours: CommitObject) -> Fate:
+        """A later put, with an earlier one in doubt: nothing but the object that is there can tell."""
         try:
             answer = self._log.put(ours)
         except StorageError:
-            if not in_doubt:
-                raise  # clearly refused, and nothing of ours was on its way
             answer = Answer.UNCLEAR
+        return self._fate(ours, answer)
+
+    def _fate(self, ours: CommitObject, answer: Answer) -> Fate:
         try:
             seen = None if answer is Answer.CREATED else self._log.read(ours.seq)
         except FormatMismatch:
-            raise  # a newer omniray was faster: that is a clear answer
+            raise
         except StorageError:
             return Fate.PUT_AGAIN
         return fate(ours, answer, seen)
@@ -299,17 +314,11 @@ class EmbeddedWriter:
             self._cache.advance_ids(version.table, removed=write.replaced[ID], added=added)
 
 
-def _check_expected(expected: Mapping[str, int], base: CommitObject) -> None:
+def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:
+    """A write fails if a table that it names, or that it read strictly, is at another version."""
     for table_key, version in expected.items():
         if table_key not in base.pins:
             raise NotFound(f"no table {table_key!r}; the graph has {', '.join(base.pins)}", table_key=table_key)
-        if base.pins[table_key].version != version:
-            raise ExpectedVersionMismatch(table_key, version, base.pins[table_key].version)
-
-
-def _check_unmoved(first_read: Mapping[str, int], base: CommitObject) -> None:
-    """A strict write fails once a table that it read has moved since."""
-    for table_key, version in first_read.items():
         if base.pins[table_key].version != version:
             raise ExpectedVersionMismatch(table_key, version, base.pins[table_key].version)
 

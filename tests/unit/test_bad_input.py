@@ -166,7 +166,7 @@ def test_an_unknown_type_on_the_command_line_is_refused() -> None:
 def test_an_unknown_property_is_refused_with_a_hint() -> None:
     graph_of()
     line = refused_load({"type": "Person", "data": {"name": "Ann", "agee": 1}})
-    assert "bad.jsonl line 1: Person has no property 'agee' (did you mean 'age'?)" in line
+    assert "bad.jsonl line 1: Person has no property 'agee'; did you mean 'age'?" in line
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -95,6 +95,63 @@ def test_load_takes_the_type_of_a_file_from_the_command_line(graph: str, files: 
     assert run("load", graph, "guests.csv", "--type", "Person", "--json").document["affected_nodes"] == 1
 
 
+def test_load_reads_csv_from_stdin_and_names_what_it_refuses_by_line(graph: str, files: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "omniray.coordinator.cli",
+        "load",
+        graph,
+        "-",
+        "--format",
+        "csv",
+        "--type",
+        "Person",
+    ]
+    done = subprocess.run(
+        [*command, "--on-error", "reject", "--json"],
+        input=b"name,age\nCy,20\nDi,old\n", capture_output=True, timeout=TIMEOUT_S, env=environment(), cwd=files,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    document = json.loads(done.stdout)
+    assert (document["affected_nodes"], document["rejected"], document["rejects"]) == (1, 1, "rejects.jsonl")
+    (rejected,) = [json.loads(line) for line in (files / "rejects.jsonl").read_text().splitlines()]
+    assert (rejected["source"], rejected["line"]) == ("stdin", 3)
+
+
+def test_a_bad_line_on_stdin_is_named_by_its_line(graph: str) -> None:
+    command = [sys.executable, "-m", "omniray.coordinator.cli", "load", graph, "-"]
+    done = subprocess.run(command, input=b"\n{}\n", capture_output=True, timeout=TIMEOUT_S, env=environment())
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"error: stdin line 2: not a record")
+
+
+def test_the_format_of_a_file_may_be_told(graph: str) -> None:
+    guests = written("guests.txt", "name,age\nCy,20\n")
+    refused = omniray_command("load", graph, guests, "--type", "Person")
+    assert (refused.code, "--format" in refused.err) == (3, True)
+    assert run("load", graph, guests, "--type", "Person", "--format", "csv", "--json").document["affected_nodes"] == 1
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_verbs_that_write_take_a_durability(files: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
+    asked = []
+
+    def noting(real: Any) -> Any:
+        def note(*arguments: Any, **options: Any) -> Any:
+            asked.append(options["durability"])
+            return real(*arguments, **options)
+
+        return note
+
+    monkeypatch.setattr("omniray.engine.graph.init", noting(omniray.init))
+    monkeypatch.setattr("omniray.engine.graph.open", noting(omniray.open))
+    run("init", "graph", "--schema", "social.pg", "--durability", durability)
+    run("load", "graph", "people.jsonl", "--durability", durability)
+    run("mutate", "graph", "people.gq", "--name", "add", "--params", '{"name": "Cy"}', "--durability", durability)
+    assert asked == [durability] * 3
+
+
 def test_load_merges_and_overwrites(graph: str) -> None:
     older = '{"type": "Person", "data": {"name": "Ann", "age": 42}}\n'
     run("load", graph, written("older.jsonl", older), "--mode", "merge")
@@ -353,6 +410,8 @@ def test_an_export_whose_reader_has_gone_ends_quietly(graph: str) -> None:
         ["load", "graph", "a.jsonl", "--on-error", "ignore"],
         ["load", "graph", "a.jsonl", "--rejects", "bad.jsonl"],
         ["load", "graph", "a.jsonl", "-"],
+        ["load", "graph", "a.jsonl", "--format", "xml"],
+        ["mutate", "graph", "a.gq", "--durability", "luck"],
         ["mutate", "graph", "a.gq", "--params", "{"],
         ["mutate", "graph", "a.gq", "--params", "[1]"],
         ["mutate", "graph", "a.gq", "--expect", "node:Person"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from omniray.engine import finalise
 from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
 from omniray.engine.finalise import final_name, give_final_name, wait_for_final_name
-from omniray.engine.line import Answer, Pin
+from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.store import DirectoryStore, ObjectStore
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
 from tests.stores import Root
@@ -100,7 +100,7 @@ def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(sto
     foreign = plain(store)
     lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
     assert plain(store).version == pin.version
-    with pytest.raises(TableDrift, match="omniray repair") as drift:
+    with pytest.raises(TableDrift, match="omniray export") as drift:
         give_final_name(store, PERSON, pin)
     assert drift.value.facts == {"table_key": PERSON, "version": pin.version}
     assert plain(store).read_transaction(pin.version).uuid != pin.transaction
@@ -184,15 +184,15 @@ def test_a_read_only_reader_does_not_take_a_foreign_version_for_the_pinned_one(s
 # The finaliser
 
 
-def test_when_flush_returns_names_are_final_the_fold_is_done_and_staging_names_are_gone(any_root: Root) -> None:
+def test_when_flush_returns_names_are_final_and_folded_and_after_close_staging_names_are_gone(any_root: Root) -> None:
     parts = parts_of(create_store(any_root))
     for name in ("ann", "bob"):
         parts.writer.commit(Adding(parts.schema, {PERSON: [name], CITY: [name]}))
     parts.finaliser.flush()
     assert plain_names(parts.store) == ["ann", "bob"]
-    assert staging_names(parts.store) == []
     assert parts.manifest.folded_through() == parts.finaliser.finalised_through == parts.newest().seq
     parts.close()
+    assert staging_names(parts.store) == []
 
 
 def test_what_a_dead_writer_left_is_finished_with_the_next_write(store: ObjectStore) -> None:
@@ -310,7 +310,7 @@ def test_a_writer_that_learnt_of_drift_behind_its_commit_writes_to_that_table_no
         taken.set()
         with pytest.raises(TableDrift):
             parts.finaliser.flush()
-    with pytest.raises(TableDrift, match="omniray repair"):
+    with pytest.raises(TableDrift, match="omniray export"):
         parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
     parts.writer.commit(Adding(parts.schema, {CITY: ["oslo"]}))
 
@@ -331,3 +331,57 @@ def test_a_pin_without_a_staging_path_needs_nothing(store: ObjectStore, monkeypa
     nowhere = DirectoryStore(Path("/nowhere"))
     give_final_name(nowhere, PERSON, pin)
     wait_for_final_name(nowhere, PERSON, pin)
+
+
+def test_a_flush_waits_for_what_was_noticed_before_it_and_not_for_writers_that_go_on(parts: Parts) -> None:
+    """A fold that takes longer than the next commit must not keep a flush waiting for ever."""
+    fold, folds = parts.manifest.fold, 0
+
+    def busy(objects: Sequence[CommitObject]) -> int:
+        nonlocal folds
+        folds += 1
+        assert folds < 50, "the flush chases the writer"
+        done = fold(objects)
+        parts.writer.commit(Adding(parts.schema, {PERSON: [f"p{folds}"]}))
+        return done
+
+    parts.manifest.fold = busy  # type: ignore[method-assign]
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["first"]}))
+    parts.finaliser.flush()
+    parts.manifest.fold = fold  # type: ignore[method-assign]
+
+
+def test_a_process_that_begins_does_not_read_the_line_further_back_than_the_fold(any_root: Root) -> None:
+    store = create_store(any_root)
+    for n in range(6):
+        parts = parts_of(store)
+        parts.writer.commit(Adding(parts.schema, {PERSON: [f"p{n}"]}))
+        parts.finaliser.close()
+    parts = parts_of(store)
+    read: list[int] = []
+    look = parts.log.read
+    parts.log.read = lambda seq: read.append(seq) or look(seq)  # type: ignore[func-returns-value, method-assign]
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["last"]}))
+    parts.finaliser.close()
+    assert all(seq >= 6 for seq in read)
+
+
+def test_drift_of_one_table_does_not_keep_the_others_from_their_final_names(parts: Parts) -> None:
+    foreign = plain(parts.store)
+    pin = commit_and_die(parts.store, "ann")
+    lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
+    for n in range(3):
+        parts.writer.commit(Adding(parts.schema, {CITY: [f"c{n}"]}))
+    with pytest.raises(TableDrift):
+        parts.finaliser.flush()
+    assert plain(parts.store, "nodes/City").count_rows() == 3
+    assert plain(parts.store).version == pin.version
+
+
+def test_a_flush_after_a_close_that_failed_says_so(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.manifest, "fold", _down)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    with pytest.raises(StorageError):
+        parts.finaliser.close()
+    with pytest.raises(StorageError, match="closed before Phase D was through"):
+        parts.finaliser.flush()

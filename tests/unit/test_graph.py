@@ -174,7 +174,7 @@ def test_where_no_graph_is_there_is_nothing_to_open_and_nothing_is_created(disk:
 def test_a_graph_whose_init_was_killed_says_so(graph: omniray.Graph, disk: Root) -> None:
     store = open_store(graph.uri)
     store.delete(CommitLog(store, MAIN_BRANCH).path(1))
-    with pytest.raises(NotFound, match="its init was not finished"):
+    with pytest.raises(NotFound, match="was not finished"):
         reopen(graph, disk)
 
 
@@ -249,7 +249,7 @@ def test_an_open_graph_is_never_pickled(graph: omniray.Graph) -> None:
 
 
 def test_another_branch_is_not_found(graph: omniray.Graph) -> None:
-    for call in (lambda: graph.snapshot("other"), lambda: graph.mutate(INSERT, {"name": "a"}, branch="other")):
+    for call in (lambda: graph.snapshot(branch="other"), lambda: graph.mutate(INSERT, {"name": "a"}, branch="other")):
         with pytest.raises(NotFound, match="no branch 'other'"):
             call()
 

@@ -213,3 +213,42 @@ def test_progress_is_told_while_a_source_is_read(graph: Graph, tmp_path: Path) -
     graph.load(source, progress=lambda source, records: seen.append((records, source.bytes_done, source.bytes_total)))
     size = source.stat().st_size
     assert seen[-1] == (10, size, size)
+
+
+def test_a_rejects_file_that_can_t_be_written_stops_the_load_before_it_commits(graph: Graph, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can't write rejected records"):
+        graph.load([person("a"), knows("a", "nobody")], on_error="reject", rejects=tmp_path / "nowhere" / "bad.jsonl")
+    assert names(graph) == []
+
+
+def test_a_rejected_record_is_in_the_file_itself(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [person("a", age=200), person("b"), knows("b", "nobody", since=7), person("b", age=3)]
+    for rows_max in (100, 0):
+        monkeypatch.setattr(row_sink, "INLINE_ROWS_MAX", rows_max)
+        graph.load([], type="Knows", mode="overwrite")
+        graph.load([], type="Person", mode="overwrite")
+        graph.load(records, on_error="reject", rejects=tmp_path / "bad.jsonl")
+        lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+        found = {line["line"]: line["record"] for line in lines}
+        assert found[1] == {"name": "a", "age": 200}
+        assert found[4] == {"id": "b", "name": "b", "age": 3}
+        assert {k: found[3][k] for k in ("src", "dst", "since")} == {"src": "b", "dst": "nobody", "since": 7}
+
+
+def test_a_file_of_an_earlier_load_does_not_pass_for_this_one(graph: Graph, tmp_path: Path) -> None:
+    rejects = tmp_path / "bad.jsonl"
+    graph.load([person("a", age=200)], on_error="reject", rejects=rejects)
+    assert rejects.exists()
+    graph.load([person("a")], on_error="reject", rejects=rejects)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g"]
+
+
+def test_a_graph_that_was_forked_is_refused_instead_of_waiting_for_ever(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("omniray.engine.graph.os.getpid", lambda: -1)
+        with pytest.raises(InputError, match="open it again here"):
+            graph.load([person("a")])
+        graph.close()
+    graph.load([person("a")])

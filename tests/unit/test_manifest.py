@@ -11,8 +11,9 @@ from pathlib import Path
 import lance
 import pytest
 
+from omniray.engine import archive
 from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
-from omniray.engine.line import EMBEDDED, FORMAT, Commit, CommitObject, Pin, follow
+from omniray.engine.line import EMBEDDED, FORMAT, Answer, Commit, CommitObject, Pin, follow
 from omniray.engine.manifest import STAMP, TAIL_ROWS_MAX, Manifest
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.store import DirectoryStore, ObjectStore
@@ -231,3 +232,40 @@ def test_a_manifest_that_somebody_else_wrote_to_is_noticed(store: DirectoryStore
     lance.write_dataset(lance.dataset(uri).to_table().slice(0, 1), uri, mode="append")
     with pytest.raises(InvariantViolation, match="does not end in the head"):
         manifest.folded_through()
+
+
+def test_a_fold_on_top_of_versions_that_were_deleted_since_begins_again(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance would rebase it over the gap, and fold everything a second time."""
+    monkeypatch.setattr("omniray.engine.manifest.KEPT_VERSIONS", 2)
+    objects = line(20)
+    sleeper = born(store)
+    sleeper.fold(objects[:2])
+    for count in range(3, 20):
+        other = Manifest(store, "main")
+        other.fold(objects[:count])
+        other.discard_old_versions()
+    assert sleeper.fold(objects) == 20
+    assert [entry.seq for entry in Manifest(store, "main").commits()] == list(range(20, 0, -1))
+
+
+def test_a_folder_that_slept_on_a_number_used_and_deleted_meanwhile_begins_again(store: DirectoryStore) -> None:
+    objects = line(4)
+    born(store).fold(objects[:2])
+    now = [0.0]
+    sleeper = Manifest(store, "main", clock=lambda: now[0])
+    put = store.copy_if_absent
+
+    def sleeping(source: str, target: str) -> Answer | None:
+        store.copy_if_absent = put  # type: ignore[method-assign]
+        other = Manifest(store, "main")
+        for count in (3, 4):
+            other.fold(objects[:count])
+        archive.discard(store, "__manifest", keep=1)
+        now[0] += 3600
+        return put(source, target)
+
+    store.copy_if_absent = sleeping  # type: ignore[method-assign]
+    assert sleeper.fold(objects[:3]) == 4
+    assert [entry.seq for entry in Manifest(store, "main").commits()] == [4, 3, 2, 1]

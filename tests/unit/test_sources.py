@@ -55,6 +55,10 @@ def write(path: Path, *lines: Any) -> Path:
     return path
 
 
+FORMS = '{"type": …, "data": {…}} or {"edge": …, "from": …, "to": …, "data": {…}}'
+EXPECTED = f"{FORMS}, or plain rows and their type with type= (--type)"
+ENDS_STAND = "its ends are 'from' and 'to', given once each, beside 'data' and not in it"
+
 ANN = {"name": "Ann", "age": 5}
 ANN_ROW = {"id": "Ann", **ANN}
 
@@ -89,16 +93,22 @@ def test_jsonl_gives_nodes_and_edges_of_several_types(tmp_path: Path) -> None:
         ({"type": "Person", "data": ANN, "extra": 1}, "not a record: Object contains unknown field `extra`"),
         ({"type": "Person", "data": [1]}, "not a record: Expected `object`, got `array` - at `$.data`"),
         ({"type": 5}, "not a record: Expected `str | null`, got `int` - at `$.type`"),
-        ({"data": {}}, 'not a record: expected either "type" or "edge"'),
-        ({"type": "Person", "edge": "Knows"}, 'not a record: expected either "type" or "edge"'),
-        ({"type": "Persn"}, "no node type 'Persn' (did you mean 'Person'?); the schema has Person, Note"),
-        ({"type": "Knows"}, "no node type 'Knows'; the schema has Person, Note"),
-        ({"edge": "Knws", "from": "a", "to": "b"}, "no edge type 'Knws' (did you mean 'Knows'?); the schema has Knows"),
-        ({"type": "Person", "data": {"name": "Z", "agee": 1}}, "Person has no property 'agee' (did you mean 'age'?)"),
+        ({"data": {}}, f"not a record: it names no type; give {EXPECTED}"),
+        ({"name": "Z"}, f"not a record: Object contains unknown field `name`; give one object per line: {EXPECTED}"),
+        ({"type": "Person", "name": "Z"}, "not a record: Object contains unknown field `name`; give one object per"),
+        ([{"name": "Z"}], f"not a record: Expected `object`, got `array`; give one object per line: {EXPECTED}"),
+        (b"[", f"not a record: Expected `object`, got `array`; give one object per line: {EXPECTED}"),
+        (b"{", f"not a record: Input data was truncated; give one object per line: {EXPECTED}"),
+        ({"type": "Person", "edge": "Knows"}, "not a record: it has both 'type' and 'edge'; give "),
+        ({"type": "Persn"}, "no node type 'Persn'; did you mean 'Person'?"),
+        ({"type": "Knows"}, "no node type 'Knows'; there are Person, Note"),
+        ({"edge": "Knws", "from": "a", "to": "b"}, "no edge type 'Knws'; did you mean 'Knows'?"),
+        ({"type": "Person", "data": {"name": "Z", "agee": 1}}, "Person has no property 'agee'; did you mean 'age'?"),
         ({"type": "Person", "data": {"name": "Z", "agee": None}}, "Person has no property 'agee'"),
         ({"type": "Person", "from": "a", "data": {"name": "Z"}}, "a node has no ends: Person is given 'from' or 'to'"),
         ({"type": "Note", "id": "a", "data": {"text": "x", "id": "b"}}, "the id is given twice"),
-        ({"edge": "Knows", "from": "a", "to": "b", "data": {"src": "c"}}, "Knows has no property 'src'"),
+        ({"edge": "Knows", "data": {"from": "a", "to": "b"}}, f"Knows has no property 'from': {ENDS_STAND}"),
+        ({"edge": "Knows", "from": "a", "to": "b", "data": {"src": "c"}}, f"Knows has no property 'src': {ENDS_STAND}"),
         ({"edge": "Knows", "from": "a"}, "null value for Knows.to which is required"),
         (b'{"type": "Person", "data": {"name": "\xff"}}', "not UTF-8: byte 0xff at position 38 of the line"),
     ],
@@ -165,11 +175,33 @@ def test_with_a_type_lines_and_dicts_are_plain_properties(tmp_path: Path) -> Non
     rows, refusals = read(path, type_name="Person")
     assert rows == {"Person": [ANN_ROW]}
     assert [r.partition(": ")[2][:32] for r in refusals] == [
-        "Person has no property 'type'; i",
+        "Person has no property 'type'; t",
         "not a record: Expected `object`,",
     ]
     assert read([ANN], type_name="Person") == ({"Person": [ANN_ROW]}, [])
     assert read([{"from": "a", "to": "b"}], type_name="Knows") == ({"Knows": [{"src": "a", "dst": "b"}]}, [])
+
+
+def test_with_a_type_a_record_that_says_its_own_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", ANN, {"type": "Person", "data": {"name": "Bob"}}, {"edge": "Knows", "from": "a"})
+    rows, refusals = read(path, type_name="Person")
+    assert rows == {"Person": [ANN_ROW]}
+    reason = "a record that says its type, where type= (--type) asks for plain rows of Person; leave that out"
+    assert refusals == [f"{path} line 2: {reason}", f"{path} line 3: {reason}"]
+
+
+def test_a_plain_row_may_have_a_property_called_type() -> None:
+    properties = (scalar("type", "String"),)
+    schema = Schema((NodeType("Thing", properties, properties),), ())
+    (_, block) = open_source([{"id": "a", "type": "x"}, {"edge": "y"}], schema, type_name="Thing")
+    assert [rejection.record for rejection in block.rejections] == [2]
+
+
+def test_dicts_without_a_type_are_told_what_a_record_is() -> None:
+    assert read([ANN]) == (
+        {},
+        [f"record 1: not a record: Object contains unknown field `name`; give dicts: {EXPECTED}"],
+    )
 
 
 def test_dicts_may_be_records_with_python_values_in_them() -> None:
@@ -181,7 +213,7 @@ def test_dicts_may_be_records_with_python_values_in_them() -> None:
         "Note": [{"text": "x", "at": [1.0, 2.0]}],
     }
     assert refusals == [
-        "record 3: not a record: expected a dict, got int",
+        f"record 3: not a record: expected a dict, got int; give dicts: {EXPECTED}",
         "record 4: null value for Person.name which is required",
     ]
 
@@ -243,7 +275,7 @@ def test_a_csv_of_edges_names_its_ends_either_way(tmp_path: Path) -> None:
     ("content", "error", "message"),
     [
         (b"", InputError, "has no header row"),
-        (b"name,agee\n", InputError, r"Person has no property 'agee' \(did you mean 'age'\?\); it has name, age, city"),
+        (b"name,agee\n", InputError, r"Person has no property 'agee'; did you mean 'age'\?"),
         (b"name,name\n", InputError, "more than one column for 'name'"),
         (b"name\nAnn\n\xff\xfe\n", RecordError, "people.csv line 3: not UTF-8: byte 0xff at position 1"),
     ],
@@ -298,14 +330,14 @@ def test_a_frame_with_values_of_several_kinds_is_judged_value_by_value() -> None
 
 @pytest.mark.parametrize("source", [TABLE, TABLE.to_batches()[0], TABLE.to_reader(), TABLE.to_pandas()])
 def test_columns_alone_do_not_say_their_type(source: Any) -> None:
-    with pytest.raises(InputError, match=r"say which one \(Person, Note, Knows\)"):
+    with pytest.raises(InputError, match=r"say which one \(Person, Note, Knows\) with type= \(--type\)$"):
         open_source(source, SCHEMA)
 
 
 def test_an_unknown_column_refuses_the_whole_source() -> None:
     strange = TABLE.rename_columns(["name", "agee"])
     for source in (strange, strange.to_pandas()):
-        with pytest.raises(InputError, match=r"Person has no property 'agee' \(did you mean 'age'\?\)"):
+        with pytest.raises(InputError, match=r"Person has no property 'agee'; did you mean 'age'\?"):
             read(source, type_name="Person")
     with pytest.raises(InputError, match="more than one column for 'from'"):
         read(pa.table({"from": ["a"], "src": ["a"], "to": ["b"]}), type_name="Knows")
@@ -358,9 +390,11 @@ def test_a_file_that_is_not_there_or_not_a_file_is_told_before_anything_is_read(
         open_source([write(tmp_path / "a.jsonl", {}), tmp_path / "nobody.jsonl"], SCHEMA)
     with pytest.raises(InputError, match="is a directory"):
         open_source(tmp_path, SCHEMA)
-    with pytest.raises(InputError, match="can't tell its format"):
+    with pytest.raises(InputError, match=r"can't tell its format; .* or say it with format= \(--format\)"):
         open_source(write(tmp_path / "a.txt"), SCHEMA)
-    with pytest.raises(InputError, match="say which one"):
+    with pytest.raises(InputError, match="no format 'xml'"):
+        open_source(write(tmp_path / "a.txt"), SCHEMA, format="xml")
+    with pytest.raises(InputError, match=r"say which one .* with type= \(--type\), or name .* such as Person\.csv"):
         open_source(write(tmp_path / "people.csv"), SCHEMA)
     with pytest.raises(NotFound, match="no type 'Nobody'"):
         open_source(write(tmp_path / "people.csv"), SCHEMA, type_name="Nobody")
@@ -387,6 +421,12 @@ def test_a_refusal_of_the_system_becomes_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match=r"can't read .*a\.jsonl: Permission denied"):
         open_source(path, SCHEMA)
+
+
+def test_parquet_from_a_pipe_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "Person.parquet")
+    with pytest.raises(InputError, match="save it to a file and load that"):
+        read(tmp_path / "Person.parquet")
 
 
 def test_several_sources_of_several_kinds_are_one(tmp_path: Path) -> None:
@@ -437,17 +477,23 @@ def test_a_file_without_rows_still_names_its_type(tmp_path: Path) -> None:
 
 def test_rejected_records_go_to_a_file_that_exists_only_if_there_are_any(tmp_path: Path) -> None:
     path = tmp_path / "rejected.jsonl"
-    with RejectFile(path) as rejects:
-        rejects.write([])
-        assert not path.exists()
-        rejects.write([Rejection("a.jsonl", 3, "not a record")])
-        rejects.close()
-        rejects.write([Rejection("", 9, 'say "é"', "constraint")])
-    assert rejects.count == 2
+    rejects = RejectFile(path)
+    rejects.write([Rejection("a.jsonl", 3, "not a record")])
+    rejects.write([Rejection("stdin", 9, 'say "é"', "constraint", values={"name": "Ann", "since": date(2024, 1, 1)})])
+    assert (rejects.count, path.exists()) == (2, False)
+    rejects.finish()
+    rejects.close()
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == [
-        {"source": "a.jsonl", "line": 3, "kind": "record", "reason": "not a record"},
-        {"source": "", "line": 9, "kind": "constraint", "reason": 'say "é"'},
-    ]
+        {"source": "a.jsonl", "line": 3, "kind": "record", "reason": "not a record", "record": {}},
+        {
+            "source": "stdin", "line": 9, "kind": "constraint", "reason": 'say "é"',
+            "record": {"name": "Ann", "since": "2024-01-01"},
+        },
+    ]  # fmt: skip
+    empty = RejectFile(path)
+    empty.finish()
+    empty.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reject_file_that_can_not_be_written_is_told(tmp_path: Path) -> None:

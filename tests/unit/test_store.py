@@ -159,7 +159,7 @@ def test_a_file_that_was_left_half_written_is_never_listed(directory: DirectoryS
     assert directory.first_name("folder") == "object"
 
 
-@pytest.mark.parametrize("verb", ["put", "put_if_absent", "replace_unsynced"])
+@pytest.mark.parametrize("verb", ["put", "put_if_absent", "put_hint"])
 def test_a_write_that_fails_half_way_leaves_neither_object_nor_temporary_file(
     directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
@@ -417,3 +417,17 @@ def test_a_folder_is_a_path_or_a_file_uri_and_may_have_blanks_in_it(tmp_path: Pa
     folder = tmp_path / "with blank"
     uri = form.format(str(folder).replace(" ", "%20") if "file" in form else folder)
     assert open_store(uri).uri == str(folder)
+
+
+def test_a_temporary_file_that_can_t_be_removed_does_not_deny_that_the_object_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller would believe that nothing was written, and delete what the object refers to."""
+    store = DirectoryStore(tmp_path)
+
+    def failing(path: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("omniray.engine.store.os.unlink", failing)
+    assert store.put_if_absent("a", b"1") is Answer.CREATED
+    assert store.put_if_absent("a", b"2") is Answer.REFUSED

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 
 from bench.s3server import Fault, S3Server, running_server
@@ -122,7 +123,7 @@ def test_a_loser_s_files_and_staging_names_are_deleted(opened: Callable[[], Part
     before = set(files_below(f"{store.uri}/nodes/Person"))
     with pytest.raises(ExpectedVersionMismatch):
         _overtaken(slow, lambda: add(fast, "bob"))
-    fast.finaliser.flush()
+    fast.finaliser.close()
     left = set(files_below(f"{store.uri}/nodes/Person")) - before
     assert len([path for path in left if path.startswith("data/")]) == 1, "the winner's data alone"
     assert [path for path in left if ".manifest-" in path] == []
@@ -289,7 +290,7 @@ def test_a_foreign_commit_stops_the_write_and_names_repair(opened: Callable[[], 
     before = files_below(f"{store.uri}/__commits")
     lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="append")
     data = files_below(f"{uri}/data")
-    with pytest.raises(TableDrift, match="omniray repair") as drift:
+    with pytest.raises(TableDrift, match="omniray export") as drift:
         add(parts, "ann")
     assert drift.value.facts == {"table_key": PERSON, "expected": 2}
     assert files_below(f"{store.uri}/__commits") == before
@@ -496,3 +497,54 @@ def test_a_write_over_several_tables_is_one_object(opened: Callable[[], Parts]) 
     assert result.versions == {PERSON: 2, CITY: 2}
     assert newest.commits[0].tables == (CITY, PERSON)
     assert newest.commits[0].actor == "ann"
+
+
+def test_a_refusal_that_hides_a_success_is_a_success(opened: Callable[[], Parts]) -> None:
+    """The SDK lost the answer, tried again with a token that had expired, and told of the second try alone."""
+    parts = opened()
+    put = parts.log.put
+
+    def refused_after(obj: CommitObject) -> Answer:
+        put(obj)
+        raise StorageError("the session token has expired")
+
+    parts.log.put = refused_after  # type: ignore[method-assign]
+    add(parts, "ann")
+    assert parts.rows() == ["ann"]
+
+
+def test_a_clear_refusal_is_told_at_once(opened: Callable[[], Parts]) -> None:
+    parts = opened()
+
+    def refused(obj: CommitObject) -> Answer:
+        raise StorageError("access denied")
+
+    parts.log.put = refused  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="access denied"):
+        add(parts, "ann")
+    assert parts.clock.slept_s == []
+
+
+def test_the_history_does_not_go_back_in_time_when_a_clock_does(
+    opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = opened()
+    add(parts, "ann")
+    monkeypatch.setattr("omniray.engine.writer.time.time_ns", lambda: 0)
+    add(parts, "bob")
+    newest = parts.newest()
+    before = parts.log.read(newest.seq - 1)
+    assert before is not None
+    assert newest.commits[0].at_us >= before.commits[0].at_us > 0
+
+
+def test_the_ids_of_a_table_that_grew_too_large_are_no_longer_kept(
+    opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omniray.engine.state.KNOWN_IDS_ROWS_MAX", 3)
+    parts = opened()
+    for n in range(6):
+        state = PinnedState(parts.cache, parts.newest().pins)
+        state.existing(PERSON, pa.array([f"p{n}"]))
+        add(parts, f"p{n}")
+    assert parts.cache._known == {}
