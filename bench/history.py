@@ -1,7 +1,7 @@
 """The cost of a write as the history grows: 10, 1,000 and 5,000 commits behind it, on S3 and on a disk.
 
 The fragment at a table's end is rewritten until it holds 1,024 rows, the end of the lineage until it holds as many, and
-old versions are moved away 64 at a time. So what a write costs rises and falls, and two points can be compared only if
+old versions are moved away 8 at a time. So what a write costs rises and falls, and two points can be compared only if
 all of these are equally full. They are at 10 commits and at any multiple of 1,024 more: hence 1,034 and 5,130.
 """
 

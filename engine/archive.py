@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from omniray.engine.line import SEQ_MAX, Answer
+from omniray.engine.line import SEQ_MAX
 from omniray.engine.store import ObjectStore
 
 KEPT_VERSIONS = 8
@@ -29,7 +29,7 @@ def history_path(table_path: str, version: int) -> str:
 def archive(store: ObjectStore, table_path: str) -> None:
     """Move all but the newest versions of a table to its history; any number of processes may do so at once."""
     old = list(_old_versions(store, table_path, KEPT_VERSIONS))
-    moved = [path for version, path in old if _copied(store, path, history_path(table_path, version))]
+    moved = [path for version, path in old if store.copy(path, history_path(table_path, version))]
     store.delete_all(moved)
 
 
@@ -41,11 +41,6 @@ def discard(store: ObjectStore, table_path: str, *, keep: int) -> None:
 def newest_version(store: ObjectStore, table_path: str) -> int:
     """The newest version that has its final name."""
     return max(_final_versions(store.names(f"{table_path}/_versions")))
-
-
-def _copied(store: ObjectStore, source: str, target: str) -> bool:
-    """Whether the bytes are known to be at the target; a manifest never changes, so what is there is the same."""
-    return store.copy_if_absent(source, target) in (Answer.CREATED, Answer.REFUSED)
 
 
 def _old_versions(store: ObjectStore, table_path: str, keep: int) -> Iterator[tuple[int, str]]:

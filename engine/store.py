@@ -62,6 +62,9 @@ class ObjectStore(Protocol):
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         """Give an object's bytes a second name; None if the source is not there."""
 
+    def copy(self, source: str, target: str) -> bool:
+        """The same for bytes that never change, whoever copies them; False if the source is not there."""
+
     def delete(self, path: str) -> None: ...
 
     def delete_all(self, paths: Sequence[str]) -> None:
@@ -145,6 +148,9 @@ class DirectoryStore:
             return None
         except OSError as error:
             raise _disk_error(error, "link", self.root / target) from error
+
+    def copy(self, source: str, target: str) -> bool:
+        return self.copy_if_absent(source, target) is not None
 
     def put_hint(self, path: str, data: bytes) -> None:
         try:

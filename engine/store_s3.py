@@ -145,6 +145,16 @@ class S3Store:
         data = self.get(source)
         return None if data is None else self.put_if_absent(target, data)
 
+    def copy(self, source: str, target: str) -> bool:
+        try:
+            origin = {"Bucket": self.bucket, "Key": self._key(source)}
+            self._call("copy_object", Key=self._key(target), CopySource=origin)
+        except Exception as error:
+            if _code(error) in _MISSING:
+                return False
+            raise self._failed(error, "copy", source) from error
+        return True
+
     def delete(self, path: str) -> None:
         try:
             self._call("delete_object", Key=self._key(path))

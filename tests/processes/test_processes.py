@@ -162,7 +162,7 @@ def test_what_a_writer_killed_between_c_and_d_wrote_is_seen_and_healed_by_the_ne
         insert(graph, "cat")
         graph.flush()
         assert [entry.seq for entry in graph.history()] == [4, 3, 2, 1]
-        assert not list(Path(table).glob("_versions/*.manifest-*"))
+    assert not list(Path(table).glob("_versions/*.manifest-*"))
 
 
 def test_when_a_write_returns_a_fresh_process_sees_it_whether_or_not_phase_d_is_through(

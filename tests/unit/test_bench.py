@@ -27,7 +27,7 @@ FIGURES = {
         *(f"requests until the answer, {kind}" for kind in ("one table", "three tables", "one edge")),
         *(f"their depth, {kind}" for kind in ("one table", "three tables", "one edge")),
         "requests in all, one of 4 writes in a row",
-        "requests in all, one write and a flush",
+        "requests in all, a flush after each write",
     ],
     "history": [
         *(
