@@ -52,6 +52,11 @@ class OurWriter:
     def insert_edge(self) -> None:
         self.graph.mutate(EDGE, {"from": self._known, "to": self._known})
 
+    def insert_and_flush(self, count: int) -> None:
+        """As many commits, each with a Phase D of its own."""
+        for _ in range(count):
+            self.insert_many(1)
+
     def insert_many(self, count: int) -> None:
         """As many commits, Phase D behind them."""
         for _ in range(count):
