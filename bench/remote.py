@@ -75,9 +75,7 @@ def _requests(seen: Mapping[str, Sequence[Observed]]) -> list[Figure]:
 
 
 def _in_all(server: S3Server, ours: OurWriter, amortised: int) -> list[Figure]:
-    flushed = (
-        observe_all(server, lambda: [ours.insert_many(1) for _ in range(FLUSHED_WRITES)]).requests / FLUSHED_WRITES
-    )
+    flushed = observe_all(server, lambda: ours.insert_and_flush(FLUSHED_WRITES)).requests / FLUSHED_WRITES
     per_write = observe_all(server, lambda: ours.insert_many(amortised)).requests / amortised
     return [
         Figure(f"requests in all, one of {amortised} writes in a row", f"{per_write:.1f}", "", per_write, FEW),
