@@ -53,9 +53,10 @@ class OurWriter:
         self.graph.mutate(EDGE, {"from": self._known, "to": self._known})
 
     def insert_and_flush(self, count: int) -> None:
-        """As many commits, each with a Phase D of its own."""
+        """As many commits, each with a Phase D of its own; the graph is closed then: no housekeeping is left."""
         for _ in range(count):
             self.insert_many(1)
+        self.graph.close()
 
     def insert_many(self, count: int) -> None:
         """As many commits, Phase D behind them."""
