@@ -252,3 +252,22 @@ def test_a_graph_that_was_forked_is_refused_instead_of_waiting_for_ever(
             graph.load([person("a")])
         graph.close()
     graph.load([person("a")])
+
+
+@pytest.mark.usefixtures("staged_early")
+def test_a_sink_that_fails_to_close_does_not_keep_the_others_open(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread waits for rows: left alone, it would keep the process from ending."""
+    close, closed = row_sink.RowSink.close, []
+
+    def failing(sink: row_sink.RowSink, *, used: bool) -> None:
+        close(sink, used=used)
+        closed.append(sink)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(row_sink.RowSink, "close", failing)
+    notes = [{"type": "Note", "data": {"text": "t"}} for _ in range(50)]
+    with pytest.raises(KeyboardInterrupt):
+        graph.load([*(person(f"p{n}") for n in range(50)), *notes, person("p0")])
+    assert len(closed) == 2
