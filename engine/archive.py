@@ -39,8 +39,8 @@ def discard(store: ObjectStore, table_path: str, *, keep: int) -> None:
 
 
 def newest_version(store: ObjectStore, table_path: str) -> int:
-    """The newest version that has its final name."""
-    return max(_final_versions(store.names(f"{table_path}/_versions")))
+    """The newest version that has its final name, or 0."""
+    return max(_final_versions(store.names(f"{table_path}/_versions")), default=0)
 
 
 def _old_versions(store: ObjectStore, table_path: str, keep: int) -> Iterator[tuple[int, str]]:

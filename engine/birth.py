@@ -1,94 +1,98 @@
-"""The birth of a graph, and what every later open finds out about it.
+"""The birth of a graph: an operation in four phases like any other, whose object is the first of main's line.
 
-Nothing counts before object 1 of main's line is there; until then a failed init takes everything back. The first put,
-of the schema state with the graph's id, is the claim: of two inits at once one wins, and the other is told so.
+Everything it makes before its put has names that nobody else uses, so any number of creators may try at once: the one
+whose object 1 is there has created the graph, and the others clear away what they made. A creator that died before the
+put leaves nothing that stands in the way of the next one; one that died after it has created the graph.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-
-import msgspec
 
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import GraphExists, NotFound, OmnirayError, SchemaError, StorageError
+from omniray.engine.errors import GraphExists, OmnirayError, OutcomeUnknown, StorageError
+from omniray.engine.failpoints import Point, reach
+from omniray.engine.finalise import Finaliser
 from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, FORMAT, Answer, Commit, CommitObject, Fate, Pin, check_format, fate
+from omniray.engine.line import EMBEDDED, AcceptedSchema, Answer, Commit, CommitObject, Fate, Pin
 from omniray.engine.manifest import Manifest
-from omniray.engine.schema import ElementType, Schema
+from omniray.engine.process import this_process
+from omniray.engine.schema import Schema
+from omniray.engine.schema_files import BIRTH_SEQ
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.schema_printer import schema_hash
-from omniray.engine.store import ObjectStore
-from omniray.engine.tables import TableStorage
+from omniray.engine.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.store import TEMPORARY, ObjectStore
+from omniray.engine.tables import TableBirth, TableStorage
+from omniray.engine.tip import Tip
 
-SCHEMA_TEXT = "_schema.pg"
-SCHEMA_STATE = "__schema_state.json"
+log = logging.getLogger("omniray")
+
+KIND = "Init"
 PROBE = "__probe"
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaState:
-    """The accepted schema: identity, hash, version, and the storage format it was born with."""
-
-    graph_id: str
-    schema_hash: str
-    schema_version: int
-    format: int
+STAGING_THREADS = 8
 
 
 def give_birth(store: ObjectStore, schema_text: str, *, actor: str = "") -> None:
-    """Create a graph where nothing is; whatever goes wrong, nothing is left."""
+    """Create a graph where nothing is; if it fails, nothing is left."""
     schema = parse_schema(schema_text)
-    if any(True for _ in store.names("")):
-        _refuse_occupied(store)
-    _claim(store, SchemaState(new_ulid(), schema_hash(schema), 1, FORMAT))
+    _refuse_occupied(store)
+    _prove(store)
+    storage = TableStorage(store)
+    line, sidecars = CommitLog(store, MAIN_BRANCH), Sidecars(store)
+    commit = Commit(new_ulid(), KIND, actor, time.time_ns() // 1000, tuple(type.table_key for type in schema))
+    births = {type: storage.birth_of(type) for type in schema}
+    pins = {t.table_key: Pin(1, b.transaction, BIRTH_SEQ, rows=0, staging=b.staging) for t, b in births.items()}
+    accepted = AcceptedSchema(new_ulid(), schema_hash(schema), 1, schema_text)
+    first = CommitObject(
+        BIRTH_SEQ, "", new_ulid(), 1, EMBEDDED, pins, (commit,), head=commit.commit_id, schema=accepted
+    )
     try:
-        _prove(store)
-        store.put(SCHEMA_TEXT, schema_text.encode())
-        _build(store, schema, actor)
+        reach(Point.INIT_BEFORE_SIDECAR)
+        sidecars.put(_sidecar(first, schema))
+        reach(Point.INIT_AFTER_SIDECAR)
+        _stage(store, births.values())
+        _put(store, line, first)
+    except OutcomeUnknown:
+        raise  # the graph may be born: nothing is discarded
     except BaseException:
-        with contextlib.suppress(OmnirayError):
-            store.delete_tree()
+        _take_back(store, sidecars, first, births.values())
         raise
-
-
-def _claim(store: ObjectStore, state: SchemaState) -> None:
-    """Be the one who creates the graph. No two claims are alike, so what is there tells a lost answer from a loss."""
-    data = msgspec.json.encode(state)
-    if store.put_if_absent(SCHEMA_STATE, data) is Answer.CREATED:
-        return
-    found = store.get(SCHEMA_STATE)
-    if found is None:
-        raise StorageError(f"no clear answer from {store.uri} to the birth of the graph; try again")
-    if found != data:
-        raise GraphExists(f"{store.uri} is being created by somebody else; open it instead", uri=store.uri)
+    _finish(store, line, sidecars, first)
 
 
 def _refuse_occupied(store: ObjectStore) -> None:
+    """Refuse a place where something is, except for what a creator left that died before its put."""
     if CommitLog(store, MAIN_BRANCH).newest() is not None:
         raise GraphExists(f"there is a graph at {store.uri} already; open it, or choose another place", uri=store.uri)
-    if store.get(SCHEMA_STATE) is not None:
-        raise GraphExists(unfinished(store), uri=store.uri)
-    raise GraphExists(f"{store.uri} is not empty: a graph needs a place of its own; choose another", uri=store.uri)
+    if any(not _is_remains(file.path) for file in store.files("")):
+        raise GraphExists(f"{store.uri} is not empty: a graph needs a place of its own; choose another", uri=store.uri)
 
 
-def unfinished(store: ObjectStore) -> str:
-    """What to say where an init began and did not come to its end."""
-    return (
-        f"the creation of the graph at {store.uri} is under way, or was not finished: wait, or delete it and init again"
-    )
+def _is_remains(path: str) -> bool:
+    """Whether a file is of a birth that never came to its put: a sidecar, a probe, or a staged version 1."""
+    folder, _, name = path.rpartition("/")
+    top, *below = folder.split("/")
+    if top in (FOLDER, PROBE) or name.startswith(TEMPORARY):
+        return True
+    if top not in ("nodes", "edges") or len(below) != 2:
+        return False
+    return below[1] == "_transactions" or (below[1] == "_versions" and ".manifest-" in name)
 
 
 def _prove(store: ObjectStore) -> None:
     """Prove that the store honours put-if-absent and lists in order: every commit rests on both."""
-    low, high = f"{PROBE}/0-{new_ulid()}", f"{PROBE}/1-{new_ulid()}"
+    folder = f"{PROBE}/{new_ulid()}"
+    low, high = f"{folder}/0", f"{folder}/1"
     answers = [store.put_if_absent(path, b"1") for path in (high, low)]
     second = store.put_if_absent(low, b"2")
-    kept, first = store.get(low), store.first_name(PROBE)
+    kept, first = store.get(low), store.first_name(folder)
     store.delete_all([low, high])
+    store.delete_empty_folders()
     if Answer.UNCLEAR in (*answers, second):
         raise StorageError(f"{store.uri} gives no clear answers to conditional puts; try again")
     if answers != [Answer.CREATED] * 2 or second is not Answer.REFUSED or kept != b"1":
@@ -97,40 +101,55 @@ def _prove(store: ObjectStore) -> None:
         raise StorageError(f"{store.uri} does not list names in order; a graph can't live on it")
 
 
-def _build(store: ObjectStore, schema: Schema, actor: str) -> None:
-    storage = TableStorage(store)
-
-    def create(type: ElementType) -> tuple[str, Pin]:
-        table = storage.create(type)
-        return type.table_key, Pin(table.version, table.transaction, since=1, rows=0)
-
-    with ThreadPoolExecutor(8) as pool:
-        pins = dict(pool.map(create, schema))
-    commit_id = new_ulid()
-    commit = Commit(commit_id, "Init", actor, time.time_ns() // 1000, tuple(pins))
-    first = CommitObject(1, "", new_ulid(), 1, EMBEDDED, pins, (commit,), finalised_through=1, head=commit_id)
-    Manifest.create(store, MAIN, schema, first)
-    log = CommitLog(store, MAIN_BRANCH)
-    answer = log.put(first)
-    if fate(first, answer, None if answer is Answer.CREATED else log.read(first.seq)) is not Fate.LANDED:
-        raise StorageError(f"no clear answer from {store.uri} to the birth of the graph; try again")
+def _sidecar(first: CommitObject, schema: Schema) -> Sidecar:
+    (commit,) = first.commits
+    return Sidecar(
+        operation_id=first.op_id,
+        kind=KIND,
+        branch=str(MAIN_BRANCH),
+        epoch=first.epoch,
+        owner=first.owner,
+        process=this_process(),
+        created_at_us=commit.at_us,
+        intents=(SidecarIntent(commit.commit_id, commit.actor),),
+        tables=tuple(SidecarTable(t.table_key, t.path, 0, first.pins[t.table_key].transaction) for t in schema),
+    )
 
 
-def read_schema(store: ObjectStore) -> tuple[Schema, str, SchemaState]:
-    """The schema of a graph, as text too; what is not a graph, or one of another format, is refused."""
-    text, state_json = store.get(SCHEMA_TEXT), store.get(SCHEMA_STATE)
-    if text is None and state_json is not None:
-        raise NotFound(unfinished(store), uri=store.uri)
-    if text is None or state_json is None:
-        raise NotFound(f"no graph at {store.uri}; create one with 'omniray init'", uri=store.uri)
+def _stage(store: ObjectStore, births: Iterable[TableBirth]) -> None:
+    """Put the files of every table's version 1, tables in parallel."""
+
+    def put(birth: TableBirth) -> None:
+        for path, data in birth.files.items():
+            store.put(path, data)
+        reach(Point.INIT_AFTER_TABLE)
+
+    with ThreadPoolExecutor(STAGING_THREADS, thread_name_prefix="omniray-birth") as pool:
+        for done in [pool.submit(put, birth) for birth in births]:
+            done.result()
+
+
+def _put(store: ObjectStore, line: CommitLog, first: CommitObject) -> None:
+    reach(Point.INIT_BEFORE_PUT)
+    fate = Tip(line, Manifest(store, MAIN), first).put(first)
+    reach(Point.INIT_AFTER_PUT)
+    if fate is not Fate.LANDED:
+        raise GraphExists(f"{store.uri} was created by somebody else meanwhile; open it instead", uri=store.uri)
+
+
+def _take_back(store: ObjectStore, sidecars: Sidecars, first: CommitObject, births: Iterable[TableBirth]) -> None:
+    """Delete what a birth that is known to have failed has made: names that nobody else uses."""
+    files = [path for birth in births for path in birth.files]
+    with contextlib.suppress(OmnirayError):
+        store.delete_all([*files, sidecars.path(first.op_id)])
+        store.delete_empty_folders()
+
+
+def _finish(store: ObjectStore, line: CommitLog, sidecars: Sidecars, first: CommitObject) -> None:
+    """Phase D of the birth. The graph is there whether it succeeds or not, so a failure is left to the next opening."""
+    finaliser = Finaliser(store, line, Manifest(store, MAIN), sidecars)
     try:
-        state = msgspec.json.decode(state_json, type=SchemaState)
-    except msgspec.DecodeError as error:
-        raise StorageError(f"{store.uri}/{SCHEMA_STATE} can't be read: {error}; restore it from a backup") from error
-    check_format(state.format, where=f"{store.uri}/{SCHEMA_STATE}")
-    schema = parse_schema(text.decode())
-    if schema_hash(schema) != state.schema_hash:
-        raise SchemaError(
-            f"{store.uri}/{SCHEMA_TEXT} is not the accepted schema: it was edited by hand; put the original text back"
-        )
-    return schema, text.decode(), state
+        finaliser.notice(first, first.op_id)
+        finaliser.close()
+    except OmnirayError as error:
+        log.warning("event=birth_unfinished uri=%s error=%s", store.uri, error)

@@ -12,6 +12,7 @@
     ├── Conflict                      the state of the graph stands against the write    exit 4
     │   ├── KeyConflict               an appended key exists already
     │   ├── ExpectedVersionMismatch   a strict write's table has moved
+    │   ├── PayloadMismatch           a transaction id that was committed with other data
     │   └── LineOwned                 a coordinator owns the branch: write through it
     ├── StorageError                  the store failed or refused                        exit 5
     │   ├── FormatMismatch            written by an older or newer omniray
@@ -157,6 +158,13 @@ class ExpectedVersionMismatch(Conflict):
             f"{table_key} has moved: expected version {expected}, it is at {actual}; read again and decide anew",
             table_key=table_key, expected=expected, actual=actual,
         )  # fmt: skip
+
+
+class PayloadMismatch(Conflict):
+    """A transaction id was committed before with other data; nothing was applied now."""
+
+    kind = "payload_mismatch"
+    retry = "never"
 
 
 class LineOwned(Conflict):

@@ -2,31 +2,39 @@
 
 A pinned version is committed the moment its object is in the line; a plain Lance reader sees it when its manifest has
 its final name. Any process with write access may do this, for its own objects and for those of a writer that died, any
-number of them at once: a final name is a put-if-absent of the same bytes, and the fold is a compare-and-swap.
+number of them at once: a final name is a put-if-absent of the same bytes, and the fold is a compare-and-swap. Deletes
+come last: staging names once they are final, the operation's sidecar once it is folded.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
 
 from omniray.engine import archive
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import InvariantViolation, NotFinalised, StorageError, TableDrift
+from omniray.engine.failpoints import Point, reach
 from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.manifest import Manifest
+from omniray.engine.prune import prune
+from omniray.engine.recovery import FinalName
+from omniray.engine.schema_files import put_schema
+from omniray.engine.sidecar import Sidecars
 from omniray.engine.store import ObjectStore
 from omniray.engine.tables import final_name
 
 log = logging.getLogger("omniray")
 
-DRIFT_ADVICE = "stop that writer; 'omniray export --at COMMIT' reads the graph as of an earlier commit"
+DRIFT_ADVICE = "stop that writer; 'omniray repair' shows what it did, and adopts it or sets it aside"
 FOLD_OBJECTS = 64
-TIDY_PINS = 16
+TIDY_FILES = 16
+PRUNE_OBJECTS = 256
 NAMING_THREADS = 8
 IDLE_S = 0.2
 UNCLEAR_TRIES_MAX = 8
@@ -38,21 +46,30 @@ def transaction_mark(pin: Pin) -> bytes:
     return f"{pin.version - 1}-{pin.transaction}.txn".encode()
 
 
-def _has_final_name(store: ObjectStore, table_key: str, pin: Pin) -> bool:
-    """Whether a version has its final name, or had it so long ago that it was moved to the history."""
-    assert pin.staging is not None, "a pin without a staging path has its final name"
+def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
+    """What the final name of a version holds; one that was final so long ago that it was moved to the history is ours.
+
+    A pin without a staging path has its final name: an object said so when that had been confirmed.
+    """
+    if pin.staging is None:
+        return FinalName.OURS
     final = final_name(pin.staging)
     table_path = final.partition("/_versions/")[0]
     found = store.get(final) or store.get(archive.history_path(table_path, pin.version))
     if found is None:
-        return False
-    if transaction_mark(pin) in found:
-        return True
-    raise TableDrift(
-        f"{table_key}: {final} holds another transaction than the graph pins: something other than omniray "
-        f"wrote to the table; {DRIFT_ADVICE}",
-        table_key=table_key, version=pin.version,
-    )  # fmt: skip
+        return FinalName.ABSENT
+    return FinalName.OURS if transaction_mark(pin) in found else FinalName.FOREIGN
+
+
+def _has_final_name(store: ObjectStore, table_key: str, pin: Pin) -> bool:
+    found = observe_final_name(store, pin)
+    if found is FinalName.FOREIGN and pin.staging is not None:
+        raise TableDrift(
+            f"{table_key}: {final_name(pin.staging)} holds another transaction than the graph pins: something other "
+            f"than omniray wrote to the table; {DRIFT_ADVICE}",
+            table_key=table_key, version=pin.version,
+        )  # fmt: skip
+    return found is FinalName.OURS
 
 
 def give_final_name(store: ObjectStore, table_key: str, pin: Pin) -> None:
@@ -100,22 +117,25 @@ class Finaliser:
     """Finishes Phase D of a branch, in a thread of its own; `flush` waits until it is through with what it was told.
 
     Final names are given at once. The fold waits until many objects have gathered, or nothing new comes, or somebody
-    flushes: so its cost is shared by many commits, and a busy writer is not slowed down by it.
+    flushes: so its cost is shared by many commits, and a busy writer is not slowed down by it. Deletes wait likewise.
     """
 
-    def __init__(self, store: ObjectStore, log: CommitLog, manifest: Manifest) -> None:
-        self._store, self._log, self._manifest = store, log, manifest
+    def __init__(self, store: ObjectStore, log: CommitLog, manifest: Manifest, sidecars: Sidecars) -> None:
+        self._store, self._log, self._manifest, self._sidecars = store, log, manifest, sidecars
         self._pool = ThreadPoolExecutor(NAMING_THREADS, thread_name_prefix="omniray-final")
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._target: CommitObject | None = None  # the newest object known to be in the line
         self._named_through = 0
         self._finalised_through = 0
+        self._pruned_at = 0
         self._flushing = 0
         self._closing = False
         self._error: BaseException | None = None
-        self._drifted: dict[str, TableDrift] = {}
+        self._naming = threading.Lock()
+        self._drifted: dict[str, _Drifted] = {}
         self._finished: list[Pin] = []  # pins with a final name whose staging name is still there
+        self._operations: list[tuple[int, str]] = []  # with the number they landed as, while their sidecar is there
 
     @property
     def finalised_through(self) -> int:
@@ -126,12 +146,18 @@ class Finaliser:
         """Raise for a table whose final name somebody else has taken: nothing is written to it until it is repaired."""
         for table_key in table_keys:
             if table_key in self._drifted:
-                raise self._drifted[table_key]
+                self._name_again(table_key)
 
-    def notice(self, landed: CommitObject) -> None:
-        """An object is known to be in the line: finish it, and everything before it, in the background."""
+    def notice(self, landed: CommitObject, operation_id: str | None = None) -> None:
+        """An object is known to be in the line: finish it, and everything before it, in the background.
+
+        The sidecar of `operation_id` is deleted once that is done.
+        """
         with self._wake:
-            self._target = landed
+            if self._target is None or landed.seq >= self._target.seq:
+                self._target = landed
+            if operation_id is not None:
+                self._operations.append((landed.seq, operation_id))
             self._error = None
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="omniray-phase-d", daemon=True)
@@ -168,8 +194,7 @@ class Finaliser:
                 self._wake.notify_all()
             if self._thread is not None:
                 self._thread.join()
-            with contextlib.suppress(StorageError):
-                self._tidy()
+            self._tidy()
             self._pool.shutdown()
 
     def _is_done(self) -> bool:
@@ -179,9 +204,12 @@ class Finaliser:
 
     def _work(self) -> None:
         while (job := self._next_job()) is not None:
-            target, fold = job
+            target, work = job
             try:
-                self._finish(target, fold=fold)
+                if work is _Work.TIDY:
+                    self._tidy()
+                else:
+                    self._finish(target, fold=work is _Work.FOLD)
             except BaseException as error:  # whatever it is, a flush that waits must hear of it
                 log.warning("event=phase_d_failed seq=%d error=%r", target.seq, error)
                 with self._wake:
@@ -189,26 +217,35 @@ class Finaliser:
             with self._wake:
                 self._wake.notify_all()
 
-    def _next_job(self) -> tuple[CommitObject, bool] | None:
-        """What to finish next, and whether to fold; None when it is time to end."""
+    def _next_job(self) -> tuple[CommitObject, _Work] | None:
+        """What to finish next, and how far; None when it is time to end."""
         with self._wake:
             while not self._closing:
-                if self._target is not None and self._error is None and not self._is_done():
+                if self._target is None or self._error is not None:
+                    self._wake.wait()
+                elif not self._is_done():
                     backlog = self._target.seq - self._finalised_through
                     if self._flushing or backlog >= FOLD_OBJECTS:
-                        return self._target, True
+                        return self._target, _Work.FOLD
                     if self._named_through < self._target.seq:
-                        return self._target, False
+                        return self._target, _Work.NAME
                     if not self._wake.wait_for(self._is_stirred, timeout=IDLE_S):
-                        return self._target, True
-                else:
+                        return self._target, _Work.FOLD
+                elif not self._has_leftovers():
                     self._wake.wait()
+                elif not self._wake.wait_for(self._is_stirred, timeout=IDLE_S):
+                    return self._target, _Work.TIDY
             return None
 
     def _is_stirred(self) -> bool:
         return (
-            self._closing or self._flushing > 0 or (self._target is not None and self._named_through < self._target.seq)
+            self._closing
+            or (self._flushing > 0 and not self._is_done())
+            or (self._target is not None and self._named_through < self._target.seq)
         )
+
+    def _has_leftovers(self) -> bool:
+        return bool(self._finished or self._operations)
 
     def _finish(self, target: CommitObject, *, fold: bool) -> None:
         """Give final names up to `target`, in the order of the line; then, if asked, fold.
@@ -224,34 +261,93 @@ class Finaliser:
                 self._name(obj)
                 self._named_through = obj.seq
         if fold:
-            for drift in self._drifted.values():
-                raise drift
+            for table_key in tuple(self._drifted):
+                self._name_again(table_key)
+            reach(Point.D_BEFORE_FOLD)
             self._manifest.fold(pending)
+            reach(Point.D_AFTER_FOLD)
             self._finalised_through = target.seq
-        if len(self._finished) >= TIDY_PINS:
-            with contextlib.suppress(StorageError):  # what is left behind is harmless, and the sweep takes it
-                self._tidy()
+        if len(self._finished) >= TIDY_FILES:
+            self._tidy()
 
     def _name(self, obj: CommitObject) -> None:
         """Give the versions that an object brought in their final names, tables in parallel.
 
         A table that somebody else wrote to is noted and left alone; the others go on.
         """
-        pins = {key: pin for key, pin in obj.introduced().items() if key not in self._drifted}
-        naming = {key: self._pool.submit(give_final_name, self._store, key, pin) for key, pin in pins.items()}
-        for key, future in naming.items():
-            try:
-                future.result()
-            except TableDrift as drift:
-                self._drifted[key] = drift
-            else:
-                self._finished.append(pins[key])
+        if obj.schema is not None:
+            put_schema(self._store, obj.schema)
+        with self._naming:
+            introduced = obj.introduced()
+            for key in introduced.keys() & self._drifted.keys():
+                self._drifted[key].waiting.append(introduced[key])
+            pins = {key: pin for key, pin in introduced.items() if key not in self._drifted}
+            naming = {key: self._pool.submit(self._name_one, key, pin) for key, pin in pins.items()}
+            for key, future in naming.items():
+                try:
+                    future.result()
+                except TableDrift as drift:
+                    self._drifted[key] = _Drifted(drift, [pins[key]])
+
+    def _name_one(self, table_key: str, pin: Pin) -> None:
+        reach(Point.D_BEFORE_NAME)
+        give_final_name(self._store, table_key, pin)
+        reach(Point.D_AFTER_NAME)
+        self._finished.append(pin)
+
+    def _name_again(self, table_key: str) -> None:
+        """Give the final names that had to wait, if the table was repaired meanwhile; else raise what is the matter."""
+        with self._naming:
+            drifted = self._drifted.get(table_key)
+            while drifted is not None and drifted.waiting:
+                try:
+                    self._name_one(table_key, drifted.waiting[0])
+                except TableDrift as drift:
+                    raise drift from drifted.error
+                drifted.waiting.pop(0)
+            self._drifted.pop(table_key, None)
 
     def _tidy(self) -> None:
-        """Delete staging names that have become final, and move old versions out of the way."""
+        """Delete staging names that have become final and sidecars that are done with; move old versions away.
+
+        What can't be deleted is harmless: a staging name is the sweep's then, and a sidecar the next recovery's.
+        """
         finished, self._finished = self._finished, []
+        with self._wake:
+            through = [op for seq, op in self._operations if seq <= self._finalised_through]
+            self._operations = [(seq, op) for seq, op in self._operations if seq > self._finalised_through]
         staged = [(pin.staging, pin.version) for pin in finished if pin.staging is not None]
-        self._store.delete_all([path for path, _ in staged] + self._manifest.take_leftovers())
-        for table_path in {path.partition("/_versions/")[0] for path, version in staged if archive.is_due(version)}:
-            archive.archive(self._store, table_path)
-        self._manifest.discard_old_versions()
+        reach(Point.D_BEFORE_TIDY)
+        try:
+            self._store.delete_all([path for path, _ in staged] + self._manifest.take_leftovers())
+            reach(Point.D_BEFORE_SIDECARS)
+            self._sidecars.delete(through)
+            reach(Point.D_AFTER_SIDECARS)
+            for table_path in {path.partition("/_versions/")[0] for path, version in staged if archive.is_due(version)}:
+                archive.archive(self._store, table_path)
+            self._manifest.discard_old_versions()
+            self._prune()
+        except StorageError as error:
+            log.warning("event=tidy_failed sidecars=%d error=%s", len(through), error)
+
+    def _prune(self) -> None:
+        """Delete old objects of the line, now and then."""
+        if self._target is not None and self._finalised_through - self._pruned_at >= PRUNE_OBJECTS:
+            self._pruned_at = self._finalised_through
+            prune(self._store, self._log, self._target, self._finalised_through, now_us=time.time_ns() // 1000)
+
+
+class _Work(StrEnum):
+    """How far a job of the thread goes."""
+
+    NAME = "name"
+    FOLD = "fold"
+    TIDY = "tidy"
+
+
+@dataclass(slots=True)
+class _Drifted:
+    """A table that somebody else wrote to, and the pins whose final names wait for its repair, oldest first."""
+
+    error: TableDrift
+    waiting: list[Pin]

@@ -10,22 +10,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from omniray.engine.birth import SchemaState, give_birth, read_schema, unfinished
+from omniray.engine.birth import give_birth
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import InputError, NotFound
+from omniray.engine.errors import InputError, NotFound, OutcomeUnknown
 from omniray.engine.finalise import Finaliser
-from omniray.engine.line import CommitObject, Pin
+from omniray.engine.heal import GRACE_S, Recoverer, RecoveryReport
+from omniray.engine.lease import Lease
+from omniray.engine.line import EMBEDDED, CommitObject, Pin, Recovery
 from omniray.engine.lineage import Lineage
 from omniray.engine.load import LoadIntent, LoadOptions, Progress, prepare_load
 from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
+from omniray.engine.owner import release, take_over
 from omniray.engine.schema import Schema
+from omniray.engine.schema_files import SchemaState, read_schema
+from omniray.engine.sidecar import Sidecar, Sidecars
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.tables import Table, TableStorage
-from omniray.engine.write import Author, WriteResult
-from omniray.engine.writer import EmbeddedWriter
+from omniray.engine.tip import Tip
+from omniray.engine.write import Author, Outcome, WriteResult, checked_txn_id
+from omniray.engine.writer import Writer
 
 
 def init(
@@ -51,12 +57,16 @@ def open(
     read_only: bool = False,
     storage_options: Mapping[str, str] | None = None,
     durability: str = "process",
+    grace_s: float = GRACE_S,
 ) -> Graph:
-    """Open a graph. Read-only, nothing is ever written, not even to heal what a writer left unfinished.
+    """Open a graph, and heal what writers that died have left; read-only, nothing is ever written, not even that.
 
-    On a disk, an acknowledged write survives the death of the process; with `durability="power"` a power cut too.
+    On a disk, an acknowledged write survives the death of the process; with `durability="power"` a power cut too. A
+    writer that died on this machine is recognised at once, one elsewhere after `grace_s` seconds.
     """
-    return Graph(open_store(uri, storage_options, durability), read_only=read_only)
+    if not grace_s > 0:
+        raise InputError(f"a grace period of {grace_s} s would take every writer for dead: give more than 0")
+    return Graph(open_store(uri, storage_options, durability), read_only=read_only, grace_s=grace_s)
 
 
 def _read_schema_file(path: Path) -> str:
@@ -74,22 +84,41 @@ class Graph:
     Threads may share it; processes open their own.
     """
 
-    def __init__(self, store: ObjectStore, *, read_only: bool) -> None:
-        self._store = store
-        self._read_only = read_only
-        self._schema, self._schema_text, self._state = read_schema(store)
+    def __init__(
+        self, store: ObjectStore, *, read_only: bool, grace_s: float = GRACE_S, owner: str = EMBEDDED
+    ) -> None:
+        self._store, self._read_only, self._owner = store, read_only, owner
         self._log = CommitLog(store, MAIN_BRANCH)
-        self._newest = self._require_newest()
+        self._schema, self._schema_text, self._state = read_schema(store, self._log)
+        newest = self._require_newest()
         self._manifest = Manifest(store, MAIN)
-        self._storage = TableStorage(store)
+        self._storage, self._sidecars = TableStorage(store), Sidecars(store)
         self._cache = TableCache(store, self._storage, self._schema, read_only=read_only)
-        self._finaliser = Finaliser(store, self._log, self._manifest)
-        self._writer = EmbeddedWriter(
-            self._log, self._manifest, self._storage, self._cache, self._finaliser, self._newest
+        self._finaliser = Finaliser(store, self._log, self._manifest, self._sidecars)
+        self._reading = Tip(self._log, self._manifest, newest)
+        self._lineage = Lineage(self._log, self._manifest, self._reading.refresh)
+        self._recoverer = Recoverer(
+            store, self._sidecars, self._lineage, self._finaliser, owner=owner, grace_s=grace_s
         )
-        self._lineage = Lineage(self._log, self._manifest, self._refresh)
+        self._writing = Tip(self._log, self._manifest, newest)
+        self._writer = Writer(
+            store, self._writing, self._lineage, self._storage, self._cache, self._finaliser, self._sidecars,
+            self._recoverer, self._schema, branch=str(MAIN_BRANCH), owner=owner,
+        )  # fmt: skip
         self._closed = False
         self._pid = os.getpid()
+        if not read_only:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take the line over if it is to have an owner, and heal what others left."""
+        try:
+            if self._owner != EMBEDDED:
+                take_over(self._writing, self._owner)
+            self._recoverer.recover(self._writing)
+        except BaseException:
+            self._let_go()
+            raise
 
     def __repr__(self) -> str:
         return f"Graph({self._store.uri!r}{', read_only=True' if self._read_only else ''})"
@@ -135,6 +164,7 @@ class Graph:
         actor: str = "",
         tenant: str = "",
         expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
         on_error: str = "fail",
         rejects: str | Path | None = None,
         progress: Progress | None = None,
@@ -143,7 +173,8 @@ class Graph:
 
         `source`: a path (JSONL, CSV, Parquet), Arrow data, a DataFrame, dicts, or a list of those. `mode`: `append`
         (an existing key is a KeyConflict), `merge` (replace by key) or `overwrite` (the touched tables only).
-        `on_error="reject"` writes refused records to `rejects` and loads the others.
+        `on_error="reject"` writes refused records to `rejects` and loads the others. `txn_id`: a ULID that makes the
+        write safe to repeat, from anywhere and at any time: the first outcome is returned and nothing applied twice.
         """
         self._writable(branch)
         options = LoadOptions.checked(mode, on_error, rejects)
@@ -151,6 +182,7 @@ class Graph:
         intent: LoadIntent = prepare_load(
             source, self._schema, options, author, expected_versions or {},
             storage=self._storage, open_table=self._open_newest, type_name=type, format=format, progress=progress,
+            txn_id=txn_id, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._writing.newest),
         )  # fmt: skip
         with intent:
             return intent.finished(self._writer.commit(intent))
@@ -165,8 +197,12 @@ class Graph:
         actor: str = "",
         tenant: str = "",
         expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
     ) -> WriteResult:
-        """Run one query of a `.gq` text as one atomic commit; `name` chooses it where the text has several."""
+        """Run one query of a `.gq` text as one atomic commit; `name` chooses it where the text has several.
+
+        `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
+        """
         self._writable(branch)
         intent = MutationIntent.of(
             text,
@@ -176,6 +212,7 @@ class Graph:
             expected_versions or {},
             name=name,
             now=datetime.now(UTC),
+            txn_id=txn_id,
         )
         return self._writer.commit(intent)
 
@@ -190,10 +227,60 @@ class Graph:
             return
         self._closed = True
         try:
+            if self._owner != EMBEDDED:
+                release(self._writing, self._owner)
+                self._finaliser.notice(self._writing.newest)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        try:
             self._finaliser.close()
         finally:
             self._writer.close()
             self._store.close()
+
+    # Recovery
+
+    def recover(self, *, take_over: bool = False) -> RecoveryReport:
+        """Heal what writers that died have left; opening does so too, and every write.
+
+        With `take_over` a branch whose coordinator is gone for good is handed back to embedded writers first.
+        """
+        self._writable(MAIN)
+        return self._writer.recover(take_over=take_over)
+
+    def recoveries(self, limit: int | None = None) -> list[Recovery]:
+        """What recoveries did, newest first: one entry for each operation that was left by its writer."""
+        return self._lineage.recoveries(limit)
+
+    def outcome(self, txn_id: str) -> Outcome:
+        """What became of a write whose answer was lost: committed, or not and never to be.
+
+        If a try of it may still be under way, that try is fenced first. Raises `OutcomeUnknown` where that can't be
+        done: in a graph that was opened read-only, or whose line belongs to a coordinator.
+        """
+        txn_id = checked_txn_id(txn_id)
+        tries = [s.operation_id for s in self._all_sidecars() if txn_id in {intent.commit_id for intent in s.intents}]
+        found = self._lineage.commit(txn_id)
+        if found is None and tries:
+            self._fence(txn_id, tries)
+            found = self._lineage.commit(txn_id)
+        return Outcome(txn_id, committed=found is not None)
+
+    def _all_sidecars(self) -> list[Sidecar]:
+        """Every try under way: a try has its sidecar before its put can be, so what has none now has been decided."""
+        return self._sidecars.read_all(self._sidecars.listed())
+
+    def _fence(self, txn_id: str, operation_ids: list[str]) -> None:
+        owned_by_other = self._reading.newest.owner != self._owner
+        if self._read_only or owned_by_other:
+            why = "its coordinator has to be asked" if owned_by_other else "open the graph read-write to find out"
+            raise OutcomeUnknown(
+                f"a try of {txn_id} may be under way: {why}, or write again with this txn_id", txn_id=txn_id
+            )
+        self._writable(MAIN)
+        self._writer.recover(also=operation_ids)
 
     # Reading
 
@@ -201,7 +288,7 @@ class Graph:
         """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
         self._on_branch(branch)
         if at is None:
-            newest = self._refresh()
+            newest = self._reading.refresh()
             return self._snapshot(newest.head, newest.pins)
         point = self._lineage.at(at)
         return self._snapshot(point.entry.commit_id, point.pins)
@@ -219,16 +306,11 @@ class Graph:
     def _require_newest(self) -> CommitObject:
         newest = self._log.newest()
         if newest is None:
-            raise NotFound(unfinished(self._store), uri=self._store.uri)
-        return newest
-
-    def _refresh(self) -> CommitObject:
-        newest = self._log.newest_from(self._newest)
-        self._newest = newest  # another thread may set it back to what it read before
+            raise NotFound(f"no graph at {self._store.uri}; create one with 'omniray init'", uri=self._store.uri)
         return newest
 
     def _open_newest(self, table_key: str) -> Table:
-        return self._cache.open(table_key, self._refresh().pins[table_key])
+        return self._cache.open(table_key, self._reading.refresh().pins[table_key])
 
     def _writable(self, branch: str) -> None:
         self._on_branch(branch)

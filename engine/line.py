@@ -5,6 +5,8 @@ S, and that put is the only commit point for all tables at once. An object says 
 read the graph. This module holds the value and every decision about it, without I/O and without a clock:
 
     follow          what a writer may put after S
+    change_owner    what takes the line over, hands it back, or fences everything that is under way
+    remark          what records something about the line without changing a table
     unlawful        why an object may not follow S
     fate            what a put's answer means, given what is seen at S+1
     belonging       which of the objects found are the line, and which are strays
@@ -26,6 +28,7 @@ from omniray.engine.errors import FormatMismatch, InvariantViolation
 
 FORMAT = 1
 EMBEDDED = "embedded"
+RECOVERY_ACTOR = "omniray:recovery"
 SEQ_MAX = 2**64 - 1
 
 
@@ -52,14 +55,32 @@ class Commit:
     tables: tuple[str, ...]
     payload_hash: str = ""
     tenant: str = ""
+    nodes: int = 0
+    edges: int = 0
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a recovery did to one operation; recorded in the line, once."""
+    """What a recovery did to one operation; recorded in the line, once for each operation."""
 
     operation_id: str
     recovery_kind: str
+    recovery_for_actor: str
+    sidecar_writer_kind: str
+    outcomes: Mapping[str, str]  # by table: how it was classified
+    created_at_us: int
+    actor: str = RECOVERY_ACTOR
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedSchema:
+    """The schema that a graph was born with, in the object that gave birth to it."""
+
+    graph_id: str
+    schema_hash: str
+    schema_version: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,8 @@ class CommitObject:
     recoveries: tuple[Recovery, ...] = ()
     finalised_through: int = 0
     head: str = ""  # the newest commit id at or below this object
+    swept_before_us: int = 0  # data files staged before this time may be gone: nobody may bring them along any more
+    schema: AcceptedSchema | None = None  # in the object that gave birth to the graph
     format: int = field(default=FORMAT)
 
     def __str__(self) -> str:
@@ -129,6 +152,7 @@ def follow(
     changed: Mapping[str, Pin],
     commits: tuple[Commit, ...],
     finalised_through: int,
+    recoveries: tuple[Recovery, ...] = (),
 ) -> CommitObject:
     """The object that this writer may put after `newest`: its epoch and owner, its pins with ours laid over.
 
@@ -145,9 +169,28 @@ def follow(
         owner=newest.owner,
         pins={**kept, **{key: replace(pin, since=newest.seq + 1) for key, pin in changed.items()}},
         commits=commits,
+        recoveries=recoveries,
         finalised_through=through,
         head=commits[-1].commit_id if commits else newest.head,
+        swept_before_us=newest.swept_before_us,
     )
+
+
+def remark(
+    newest: CommitObject, *, op_id: str, recoveries: tuple[Recovery, ...] = (), swept_before_us: int = 0
+) -> CommitObject:
+    """The object that records something after `newest` and changes no table."""
+    said = follow(newest, op_id=op_id, changed={}, commits=(), finalised_through=0, recoveries=recoveries)
+    return replace(said, swept_before_us=max(newest.swept_before_us, swept_before_us))
+
+
+def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
+    """The object that makes `owner` the only one who may go on after `newest`; everything under way is fenced.
+
+    An object of its own with the next epoch, so that an epoch has one owner. `owner` is the putter's own incarnation,
+    or `embedded`: a recovery that raises the epoch, or an owner that hands the line back.
+    """
+    return replace(remark(newest, op_id=op_id), epoch=newest.epoch + 1, owner=owner)
 
 
 def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
@@ -162,6 +205,8 @@ def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
         return f"epoch {candidate.epoch} of {candidate.owner} may not follow {newest.epoch} of {newest.owner}"
     if candidate.finalised_through < newest.finalised_through:
         return f"takes finalised_through back from {newest.finalised_through} to {candidate.finalised_through}"
+    if candidate.swept_before_us < newest.swept_before_us:
+        return f"takes swept_before back from {newest.swept_before_us} to {candidate.swept_before_us}"
     if missing := sorted(newest.pins.keys() - candidate.pins.keys()):
         return f"forgets the pins of {', '.join(missing)}"
     return None

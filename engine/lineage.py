@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import NamedTuple
 
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import InputError, InvariantViolation, NotFound
 from omniray.engine.identity import is_ulid
-from omniray.engine.line import CommitObject, Pin, reaches
+from omniray.engine.line import CommitObject, Pin, Recovery, reaches
 from omniray.engine.manifest import LineageEntry, Manifest, entries_of
 
 READS_MAX = 8
@@ -24,6 +25,13 @@ class PointInTime:
     pins: dict[str, Pin]
 
 
+class LandedCommit(NamedTuple):
+    """A commit that is in the line, and the table versions that its object brought in."""
+
+    entry: LineageEntry
+    versions: dict[str, int]
+
+
 class Lineage:
     """Reads manifest and line as one. `newest` gives the newest object of the line."""
 
@@ -32,12 +40,39 @@ class Lineage:
 
     def entries(self, limit: int | None) -> list[LineageEntry]:
         """The commits, newest first."""
-        if limit is not None and limit < 1:
-            raise InputError(f"a limit of {limit} shows nothing: give 1 or more")
-        recent, folded_through = self._recent()
+        unfolded, folded_through = self._read(self._newest())
         folded = (entry for entry in self._manifest.commits() if entry.seq <= folded_through)
-        newest_first = itertools.chain((entry for entry, _ in recent), folded)
-        return list(itertools.islice(newest_first, limit))
+        newest_first = itertools.chain((entry for entry, _ in _commits(unfolded, folded_through)), folded)
+        return list(itertools.islice(newest_first, _checked(limit)))
+
+    def recoveries(self, limit: int | None) -> list[Recovery]:
+        """What recoveries did, newest first."""
+        unfolded, folded_through = self._read(self._newest())
+        newest_first = itertools.chain(_recoveries(unfolded, folded_through), self._manifest.recoveries(folded_through))
+        return list(itertools.islice(newest_first, _checked(limit)))
+
+    def commit(self, commit_id: str) -> LandedCommit | None:
+        """The commit with an id; None if there is none in the line as it is now."""
+        return self.find(commit_id, self._newest())
+
+    def find(self, commit_id: str, newest: CommitObject) -> LandedCommit | None:
+        """The same as of one object of the line: None says that neither it nor any object below holds the commit."""
+        unfolded, folded_through = self._read(newest)
+        for entry, obj in _commits(unfolded, folded_through):
+            if entry.commit_id == commit_id:
+                return LandedCommit(entry, {key: pin.version for key, pin in obj.introduced().items()})
+        found = self._manifest.commit(commit_id)
+        if found is None or found.seq > newest.seq:
+            return None
+        return LandedCommit(found, self._manifest.versions_introduced(found.seq))
+
+    def recovery(self, operation_id: str, newest: CommitObject) -> Recovery | None:
+        """What a recovery did to an operation; None says that nothing is recorded of it up to `newest`."""
+        unfolded, folded_through = self._read(newest)
+        for recovery in _recoveries(unfolded, folded_through):
+            if recovery.operation_id == operation_id:
+                return recovery
+        return self._manifest.recovery(operation_id)
 
     def at(self, when: str | date) -> PointInTime:
         """The commit with an id, or the newest one at or before a time; a date is its first moment."""
@@ -56,8 +91,8 @@ class Lineage:
     def _find(
         self, fits: Callable[[LineageEntry], bool], folded: Callable[[], LineageEntry | None], what: str
     ) -> PointInTime:
-        recent, _ = self._recent()
-        for entry, obj in recent:
+        unfolded, folded_through = self._read(self._newest())
+        for entry, obj in _commits(unfolded, folded_through):
             if fits(entry):
                 return PointInTime(entry, dict(obj.pins))
         found = folded()
@@ -65,25 +100,38 @@ class Lineage:
             raise NotFound(f"no {what} in the history; 'omniray history' shows what there is", wanted=what)
         return PointInTime(found, self._manifest.pins_at(found.seq))
 
-    def _recent(self) -> tuple[list[tuple[LineageEntry, CommitObject]], int]:
-        """Commits that are not folded yet, newest first, with their objects; and the number folded through.
+    def _read(self, newest: CommitObject) -> tuple[tuple[CommitObject, ...], int]:
+        """The line from `newest` down to what is folded, newest first, and the number that it is folded through.
 
         The two reads must meet: an object may be folded, and later pruned, between them.
         """
         for _ in range(READS_MAX):
             folded_through = self._manifest.folded_through()
-            chain = self._log.down_to(self._newest(), folded_through)
+            chain = self._log.down_to(newest, folded_through)
             if reaches(chain, folded_through):
-                return list(_unfolded(chain, folded_through)), folded_through
+                return chain, folded_through
         raise InvariantViolation("the line does not reach down to what __manifest has folded")
 
 
-def _unfolded(chain: tuple[CommitObject, ...], folded_through: int) -> Iterator[tuple[LineageEntry, CommitObject]]:
+def _commits(chain: tuple[CommitObject, ...], folded_through: int) -> Iterator[tuple[LineageEntry, CommitObject]]:
+    """The commits of objects that are not folded, newest first, with their objects."""
     heads = {obj.seq: obj.head for obj in chain}
     for obj in chain:
         if obj.seq > folded_through:
             entries = list(entries_of(obj, parent=heads.get(obj.seq - 1, "")))
             yield from ((entry, obj) for entry in reversed(entries))
+
+
+def _recoveries(chain: tuple[CommitObject, ...], folded_through: int) -> Iterator[Recovery]:
+    for obj in chain:
+        if obj.seq > folded_through:
+            yield from reversed(obj.recoveries)
+
+
+def _checked(limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise InputError(f"a limit of {limit} shows nothing: give 1 or more")
+    return limit
 
 
 def _as_time(when: str | date) -> datetime:

@@ -23,16 +23,19 @@ from omniray.engine.constraints import judge
 from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown
 from omniray.engine.identity import fill_ids, new_ulid
 from omniray.engine.keylog import KeyLog
+from omniray.engine.lease import Lease
 from omniray.engine.mode import Mode
+from omniray.engine.payload import LoadPayload
 from omniray.engine.records import ConformedBatch, Rejection, as_error
 from omniray.engine.rejects import RejectFile
 from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import Schema
+from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.sources import Source, open_source
 from omniray.engine.state import PinnedState
 from omniray.engine.tables import NOTHING_REPLACED, StagedRows, Table, TableStorage
 from omniray.engine.verdict import TableVerdict, Violation
-from omniray.engine.write import Affected, Author, Resolution, TableWrite, WriteResult, as_rejection
+from omniray.engine.write import Affected, Author, Resolution, TableWrite, WriteResult, as_rejection, checked_txn_id
 
 Progress = Callable[[Source, int], None]
 """Called now and then with the source and the number of records read so far."""
@@ -75,12 +78,16 @@ class LoadIntent:
         expected_versions: Mapping[str, int],
         storage: TableStorage,
         open_table: Callable[[str], Table],
+        *,
+        txn_id: str | None,
+        lease: Lease | None,
     ) -> None:
-        self.commit_id = new_ulid()
+        self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
+        self._payload = None if txn_id is None else LoadPayload(options.mode)
         self.author = author
         self.expected_versions = expected_versions
         self._schema, self._options = schema, options
-        self._storage, self._open_table = storage, open_table
+        self._storage, self._open_table, self._lease = storage, open_table, lease
         self._log = KeyLog(schema)
         self._sinks: dict[str, RowSink] = {}
         self._rejects = RejectFile(options.rejects) if options.rejects is not None else None
@@ -90,6 +97,15 @@ class LoadIntent:
     @property
     def strict(self) -> bool:
         return self._options.mode is Mode.OVERWRITE
+
+    @property
+    def resubmittable(self) -> bool:
+        return self._payload is not None
+
+    @property
+    def payload_hash(self) -> str:
+        """The hash of what was read; of a load without an id of its caller's there is none, nobody would compare it."""
+        return "" if self._payload is None else self._payload.hexdigest()
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +120,8 @@ class LoadIntent:
     def close(self, *, used: bool) -> None:
         """Let go of everything; staged files that the graph can't refer to (`used` is false) are deleted."""
         with contextlib.ExitStack() as everything:  # whatever one of them runs into, the others are closed
+            if self._lease is not None:
+                everything.callback(self._lease.release)  # runs last: it speaks of files that go before it
             for sink in self._sinks.values():
                 everything.callback(sink.close, used=used)
             if self._rejects is not None:
@@ -136,11 +154,17 @@ class LoadIntent:
         type = batch.type
         if type.table_key not in self._sinks:
             self._log.begin(type, self._options.mode)
-            self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table)
+            self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table, self._announce)
+        if self._payload is not None:
+            self._payload.add(type, batch.rows)
         # Logged without the ids that are minted here: nobody else can have them, so there is nothing to judge; and an
         # edge known by its ends may turn out to be one that exists, whose id it then takes.
         self._log.add(type, batch.rows, batch.records, batch.source)
         self._sinks[type.table_key].write(fill_ids(batch).rows)
+
+    def _announce(self, table: Table) -> None:
+        if self._lease is not None:
+            self._lease.take(SidecarIntent(self.commit_id, self.author.actor), table)
 
     # Resolving
 
@@ -154,7 +178,8 @@ class LoadIntent:
         mode = self._options.mode
         changed = {key: t for key, t in tables.items() if mode is Mode.OVERWRITE or _row_count(t.rows)}
         strictly = frozenset(changed) if mode is Mode.OVERWRITE else frozenset()
-        return Resolution(changed, Affected.by(verdict), strictly)
+        rejected = len(self._unfit) + (self._rejects.count if self._rejects is not None else 0)
+        return Resolution(changed, Affected.by(verdict), strictly, rejected)
 
     def _table_write(self, table_key: str, verdict: TableVerdict) -> TableWrite:
         rows = self._sinks[table_key].rows(dropped=verdict.dropped, adopted=verdict.adopted)
@@ -162,21 +187,34 @@ class LoadIntent:
         return TableWrite(self._options.mode, rows, replaced)
 
     def finished(self, result: WriteResult) -> WriteResult:
-        """The load is through: its staged files are the table's now, and refused records go to their file."""
-        self._landed = result.commit_id is not None
+        """The load is through: its staged files are the table's now, and refused records go to their file.
+
+        Of a repeated load nothing was used: what it staged goes, and the result is that of the first time.
+        """
+        self._landed = result.commit_id is not None and not result.repeated
         if self._rejects is None:
             return result
         try:
-            for table_key, violations in itertools.groupby(self._unfit, key=lambda v: v.table_key):
-                self._rejects.write(self._with_values(table_key, list(violations)))
-            self._rejects.finish()
+            self._finish_rejects(self._rejects, repeated=result.repeated)
         except OSError as error:
             raise OmnirayError(
                 f"the load landed as commit {result.commit_id}, but its rejected records could not be written to "
                 f"{self._rejects.path}: {error.strerror}",
                 commit_id=result.commit_id,
             ) from error
-        return replace(result, rejected=self._rejects.count)
+        return result if result.repeated else replace(result, rejected=self._rejects.count)
+
+    def _finish_rejects(self, rejects: RejectFile, *, repeated: bool) -> None:
+        """Put the file in its place; a repeated load, which nobody judged, has only what was refused while reading.
+
+        So a file that it finds there stays: it is that of the first time, and says more.
+        """
+        if repeated and rejects.path.exists():
+            return
+        if not repeated:
+            for table_key, violations in itertools.groupby(self._unfit, key=lambda v: v.table_key):
+                rejects.write(self._with_values(table_key, list(violations)))
+        rejects.finish()
 
     def _with_values(self, table_key: str, violations: list[Violation]) -> Iterator[Rejection]:
         """The rejections of one table with the rows that were refused, which lie where they were staged."""
@@ -199,10 +237,12 @@ def prepare_load(
     type_name: str | None,
     format: str | None,
     progress: Progress | None,
+    txn_id: str | None = None,
+    lease: Lease | None = None,
 ) -> LoadIntent:
     """Read and stage a source; on any failure what was staged is deleted again."""
     opened = open_source(source, schema, type_name=type_name, format=format)
-    intent = LoadIntent(schema, options, author, expected_versions, storage, open_table)
+    intent = LoadIntent(schema, options, author, expected_versions, storage, open_table, txn_id=txn_id, lease=lease)
     try:
         intent.read(opened, progress)
     except BaseException:

@@ -1,41 +1,44 @@
 """`__manifest`: the line made queryable, as one Lance dataset.
 
-Rows are registrations (`table`), pins (`table_version`), lineage (`graph_commit`) and one `graph_head:<branch>`, which
-says up to which number the line has been folded in. Phase D folds objects in batches, so the commit rate of this table
-is not the graph's. A fold is one Lance Update that removes the head fragment it read and adds the next one: a true
-compare-and-swap, so that each object is folded exactly once however many processes try.
+Rows are registrations (`table`), pins (`table_version`), lineage (`graph_commit`), recoveries (`graph_recovery`) and
+one `graph_head:<branch>`, which says up to which number the line has been folded in. Phase D folds objects in batches,
+so the commit rate of this table is not the graph's. A fold is one Lance Update that removes the head fragment it read
+and adds the next one: a true compare-and-swap, so that each object is folded exactly once however many processes try.
+
+Nobody owns it: where there is none, nothing is folded yet, and whoever folds the first object of the line creates it.
+Before recoveries are folded they are recorded in the audit, so what is folded is audited too.
 
 Fragments, in order: sealed lineage, the lineage tail (rewritten until full), the head (always last, one row).
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import lance
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
-from omniray.engine import archive
+from omniray.engine import audit
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.errors import InvariantViolation, StorageError
-from omniray.engine.line import FORMAT, Answer, Commit, CommitObject, Pin, check_format
-from omniray.engine.schema import Schema
+from omniray.engine.failpoints import Point, reach
+from omniray.engine.line import SEQ_MAX, Commit, CommitObject, Pin, Recovery
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import Attempt, final_name
+from omniray.engine.swap import SwapTable, lance_errors
 
 PATH = "__manifest"
-STAMP = b"omniray:internal_schema_version"
 TAIL_ROWS_MAX = 1024
-KEPT_VERSIONS = 64
-SLEPT_S = 1.0
 FOLD_ATTEMPTS_MAX = 32
+FIRST_SEQ = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 SCHEMA = pa.schema(
@@ -48,8 +51,7 @@ SCHEMA = pa.schema(
         pa.field("table_version", pa.int64()),
         pa.field("row_count", pa.int64()),
         pa.field("metadata", pa.string(), nullable=False),
-    ],
-    metadata={STAMP: str(FORMAT).encode()},
+    ]
 )
 
 
@@ -66,53 +68,43 @@ class LineageEntry:
     at: datetime
     tables: tuple[str, ...]
     op_id: str
+    payload_hash: str
+    nodes: int
+    edges: int
+    rejected: int
+
+
+# What a row's columns do not say of a commit.
+_COMMIT_FACTS = tuple(f.name for f in fields(LineageEntry) if f.name not in ("commit_id", "seq", "at"))
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
     """The last two fragments of the manifest at one version: the lineage tail, if it is not full, and the head."""
 
-    dataset: lance.LanceDataset
-    folded_through: int
-    head_commit_id: str
-    tail: pa.Table | None
+    dataset: lance.LanceDataset | None
+    folded_through: int = 0
+    head_commit_id: str = ""
+    tail: pa.Table | None = None
 
 
 class Manifest:
-    """The folded part of one branch's line."""
+    """The folded part of one branch's line; there is none, and it is empty, until the first object is folded."""
 
     def __init__(self, store: ObjectStore, branch: str, *, clock: Callable[[], float] = suspension_aware_clock) -> None:
         self._store = store
-        self._clock = clock
-        self._uri = f"{store.uri}/{PATH}"
+        self._table = SwapTable(store, PATH, SCHEMA, clock=clock)
         self._branch = branch
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
-        self._leftovers: list[str] = []
-
-    @classmethod
-    def create(cls, store: ObjectStore, branch: str, schema: Schema, birth: CommitObject) -> Manifest:
-        """Give birth to the manifest with the registrations and the first object already folded in."""
-        manifest = cls(store, branch)
-        registrations = [
-            _row(f"table:{t.table_key}", "table", birth.seq, table_key=t.table_key, metadata={"location": t.path})
-            for t in schema
-        ]
-        rows = registrations + _rows_of(birth, parent="")
-        try:
-            empty = lance.write_dataset(SCHEMA.empty_table(), manifest._uri, storage_options=store.lance_options)
-            manifest._swap(_End(empty, 0, "", None), rows, birth)
-            store.delete_all(manifest.take_leftovers())
-        except OSError as error:
-            raise StorageError(f"can't create {manifest._uri}: {str(error).splitlines()[0]}") from error
-        return manifest
 
     def fold(self, objects: Sequence[CommitObject]) -> int:
         """Fold objects (oldest first) that are not folded yet; says up to which number the line is folded then."""
         try:
-            return self._fold(objects)
-        except OSError as error:
+            with lance_errors(f"fold into {self._table.uri}"):
+                return self._fold(objects)
+        except StorageError:
             self._warm = None  # it may have landed: whoever folds next begins from the head that is there
-            raise StorageError(f"can't fold into {self._uri}: {str(error).splitlines()[0]}; try again") from error
+            raise
 
     def _fold(self, objects: Sequence[CommitObject]) -> int:
         for _ in range(FOLD_ATTEMPTS_MAX):
@@ -122,23 +114,31 @@ class Manifest:
                 return end.folded_through
             if new[0].seq != end.folded_through + 1:
                 if self._warm is None:
-                    raise InvariantViolation(
-                        f"can't fold object {new[0].seq}: __manifest is folded through {end.folded_through}"
-                    )
+                    raise _gap(new[0].seq, end.folded_through)
                 self._warm = None  # what we remember is old
-                continue
-            rows: list[dict[str, Any]] = []
-            parent = end.head_commit_id
-            for obj in new:
-                rows += _rows_of(obj, parent=parent)
-                parent = obj.head
-            try:
-                self._warm = self._swap(end, rows, new[-1])
-            except CommitConflictError:
-                self._warm = None  # another process folded first: begin again from its head
-                continue
-            return new[-1].seq
-        raise StorageError(f"can't fold into {self._uri}: lost {FOLD_ATTEMPTS_MAX} races in a row; try again")
+            elif end.dataset is None:
+                self._table.create()
+                self._warm = None  # another process may have created it too, and folded since
+            else:
+                try:
+                    self._warm = self._advance(end, end.dataset, new)
+                except CommitConflictError:
+                    self._warm = None  # another process folded first: begin again from its head
+                else:
+                    return new[-1].seq
+        raise StorageError(f"can't fold into {self._table.uri}: lost {FOLD_ATTEMPTS_MAX} races in a row; try again")
+
+    def _advance(self, end: _End, dataset: lance.LanceDataset, new: Sequence[CommitObject]) -> _End:
+        """Record and fold the objects that follow `end`; raises CommitConflictError if that is no longer the end."""
+        if any(obj.recoveries for obj in new):
+            reach(Point.D_BEFORE_AUDIT)
+            audit.record(self._store, new)
+        rows: list[dict[str, Any]] = []
+        parent = end.head_commit_id
+        for obj in new:
+            rows += _rows_of(obj, parent=parent)
+            parent = obj.head
+        return self._swap(end, dataset, rows, new[-1])
 
     def folded_through(self) -> int:
         """The number up to which the line is folded; the next fold builds on what was read for it."""
@@ -147,37 +147,42 @@ class Manifest:
 
     def commits(self, limit: int | None = None) -> Iterator[LineageEntry]:
         """The folded lineage, newest first; reads only as many fragments as it needs."""
-        seen = 0
-        for fragment in reversed(self._open().get_fragments()):
-            rows = fragment.to_table(filter=_is("graph_commit"))
-            for row in reversed(rows.to_pylist()):
-                if limit is not None and seen >= limit:
-                    return
-                seen += 1
-                yield _entry(row)
+        return itertools.islice(map(_entry, self._newest_first("graph_commit")), limit)
 
     def commit(self, commit_id: str) -> LineageEntry | None:
-        found = self._open().to_table(filter=_is("graph_commit") & (pc.field("object_id") == pa.scalar(commit_id)))
+        found = self._rows(_is("graph_commit") & _has_id(commit_id))
         return _entry(found.to_pylist()[0]) if found.num_rows else None
 
     def newest_commit_until(self, at: datetime) -> LineageEntry | None:
         """The newest commit that was made at or before a time."""
-        until = _is("graph_commit") & (pc.field("at") <= pa.scalar(at, SCHEMA.field("at").type))
-        found = self._open().to_table(filter=until)
+        found = self._rows(_is("graph_commit") & (pc.field("at") <= pa.scalar(at, SCHEMA.field("at").type)))
         if found.num_rows == 0:
             return None
         return _entry(found.sort_by([("seq", "ascending")]).slice(found.num_rows - 1).to_pylist()[0])
 
+    def recoveries(self, through: int = SEQ_MAX) -> Iterator[Recovery]:
+        """The folded recoveries that were recorded at or below a number of the line, newest first."""
+        rows = self._newest_first("graph_recovery")
+        return (_recovery(row) for row in rows if row["seq"] <= through)
+
+    def recovery(self, operation_id: str) -> Recovery | None:
+        """What a recovery did to an operation, if one did and it is folded."""
+        found = self._rows(_is("graph_recovery") & _has_id(_recovery_id(operation_id)))
+        return _recovery(found.to_pylist()[0]) if found.num_rows else None
+
+    def versions_introduced(self, seq: int) -> dict[str, int]:
+        """The table versions that a number of the line brought in."""
+        found = self._rows(_is("table_version") & (pc.field("seq") == pa.scalar(seq, pa.int64())))
+        return {row["table_key"]: row["table_version"] for row in found.to_pylist()}
+
     def pins_at(self, seq: int) -> dict[str, Pin]:
         """The version of every table as of a number of the line: for each the newest at or below it."""
-        dataset = self._open()
-        versions = dataset.to_table(
+        versions = self._rows(
+            _is("table_version") & (pc.field("seq") <= pa.scalar(seq, pa.int64())),
             columns=["table_key", "table_version"],
-            filter=_is("table_version") & (pc.field("seq") <= pa.scalar(seq, pa.int64())),
         )
         newest = versions.group_by("table_key").aggregate([("table_version", "max")]).to_pylist()
         ids = [_version_id(row["table_key"], row["table_version_max"]) for row in newest]
-        rows = dataset.to_table(filter=pc.field("object_id").isin(ids)).to_pylist()
         return {
             row["table_key"]: Pin(
                 version=row["table_version"],
@@ -185,37 +190,44 @@ class Manifest:
                 since=row["seq"],
                 rows=row["row_count"],
             )
-            for row in rows
+            for row in self._rows(pc.field("object_id").isin(ids)).to_pylist()
         }
 
     def discard_old_versions(self) -> None:
         """Delete old versions of the manifest itself, now and then: nobody travels back in it."""
-        if self._warm is not None and archive.is_due(self._warm.dataset.version, KEPT_VERSIONS):
-            archive.discard(self._store, PATH, keep=KEPT_VERSIONS)
+        if self._warm is not None and self._warm.dataset is not None:
+            self._table.discard_old_versions(self._warm.dataset.version)
 
     def take_leftovers(self) -> list[str]:
         """Staging names that have become final and may be deleted, each of them once."""
-        taken, self._leftovers = self._leftovers, []
-        return taken
+        return self._table.take_leftovers()
 
-    def _open(self) -> lance.LanceDataset:
-        try:
-            dataset = lance.dataset(self._uri, storage_options=self._store.lance_options)
-        except (OSError, ValueError) as error:
-            raise StorageError(f"can't open {self._uri}: {str(error).splitlines()[0]}") from error
-        check_format(int((dataset.schema.metadata or {}).get(STAMP, b"0")), where=self._uri)
-        return dataset
+    def _rows(self, where: pc.Expression, columns: list[str] | None = None) -> pa.Table:
+        dataset = self._table.open()
+        if dataset is None:
+            return SCHEMA.empty_table()
+        with lance_errors(f"read {self._table.uri}"):
+            return dataset.to_table(columns=columns, filter=where)
+
+    def _newest_first(self, object_type: str) -> Iterator[dict[str, Any]]:
+        dataset = self._table.open()
+        for fragment in reversed(dataset.get_fragments() if dataset is not None else []):
+            with lance_errors(f"read {self._table.uri}"):
+                rows = fragment.to_table(filter=_is(object_type))
+            yield from reversed(rows.to_pylist())
 
     def _read_end(self) -> _End:
-        dataset = self._open()
-        fragments = dataset.get_fragments()
-        head = _head_of(fragments[-1].to_table(), self._branch)
-        tail = fragments[-2] if len(fragments) > 1 and fragments[-2].physical_rows < TAIL_ROWS_MAX else None
-        return _End(dataset, head["seq"], json.loads(head["metadata"])["commit_id"], tail and tail.to_table())
+        dataset = self._table.open()
+        fragments = dataset.get_fragments() if dataset is not None else []
+        if not fragments:
+            return _End(dataset)
+        with lance_errors(f"read {self._table.uri}"):
+            head = _head_of(fragments[-1].to_table(), self._branch)
+            tail = fragments[-2] if len(fragments) > 1 and fragments[-2].physical_rows < TAIL_ROWS_MAX else None
+            return _End(dataset, head["seq"], json.loads(head["metadata"])["commit_id"], tail and tail.to_table())
 
-    def _swap(self, end: _End, rows: list[dict[str, Any]], newest: CommitObject) -> _End:
+    def _swap(self, end: _End, dataset: lance.LanceDataset, rows: list[dict[str, Any]], newest: CommitObject) -> _End:
         """Put the new head in the place of the one that was read; raises CommitConflictError if that is gone."""
-        dataset = end.dataset
         replaced = 0 if end.folded_through == 0 else 1 if end.tail is None else 2
         removed = [f.fragment_id for f in dataset.get_fragments()[-replaced:]] if replaced else []
         lineage = pa.Table.from_pylist(rows, schema=SCHEMA)
@@ -226,35 +238,11 @@ class Manifest:
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=[], new_fragments=new, fields_modified=[]
         )
-        after = self._commit(dataset, operation)
+        staged = self._table.stage(dataset, operation)
+        reach(Point.D_FOLD_STAGED)
+        after = self._table.publish(staged)
         tail = lineage if 0 < lineage.num_rows < TAIL_ROWS_MAX else None
         return _End(after, newest.seq, newest.head, tail)
-
-    def _commit(self, dataset: lance.LanceDataset, operation: lance.LanceOperation.BaseOperation) -> lance.LanceDataset:
-        """Make the version after `dataset`, and no other; raises CommitConflictError if somebody else made one.
-
-        Lance alone would not tell: it rebases a commit over versions in between that were deleted since. So the version
-        is staged, like a table's, and its final name is put if absent.
-        """
-        attempt = Attempt()
-        started = self._clock()
-        after = lance.LanceDataset.commit(
-            dataset,
-            lance.Transaction(dataset.version, operation),
-            max_retries=1,
-            namespace_client=attempt,
-            table_id=[PATH],
-            namespace_client_managed_versioning=True,
-        )
-        staging = f"{PATH}/_versions/{attempt.created[-1]['manifest_path'].rsplit('/', 1)[-1]}"
-        self._leftovers.append(staging)
-        if after.version != dataset.version + 1:
-            raise CommitConflictError("another process folded first")
-        if self._store.copy_if_absent(staging, final_name(staging)) is not Answer.CREATED:
-            raise CommitConflictError("another process folded first, or it is not clear that we did")
-        if self._clock() - started > SLEPT_S and archive.newest_version(self._store, PATH) != after.version:
-            raise CommitConflictError("we slept, and the number that we took had been used and deleted")
-        return after
 
 
 def entries_of(obj: CommitObject, parent: str) -> Iterator[LineageEntry]:
@@ -272,39 +260,50 @@ def _lineage(commit: Commit, parent: str, obj: CommitObject) -> LineageEntry:
         kind=commit.kind,
         actor=commit.actor,
         tenant=commit.tenant,
-        at=_EPOCH + timedelta(microseconds=commit.at_us),
+        at=_time(commit.at_us),
         tables=commit.tables,
         op_id=obj.op_id,
+        payload_hash=commit.payload_hash,
+        nodes=commit.nodes,
+        edges=commit.edges,
+        rejected=commit.rejected,
     )
 
 
-def _rows_of(obj: CommitObject, parent: str) -> list[dict[str, Any]]:
-    rows = []
-    for commit, entry in zip(obj.commits, entries_of(obj, parent), strict=True):
-        metadata = {
-            "parent": entry.parent,
-            "kind": commit.kind,
-            "actor": commit.actor,
-            "tenant": commit.tenant,
-            "tables": list(commit.tables),
-            "payload_hash": commit.payload_hash,
-            "op_id": obj.op_id,
-        }
-        rows.append(_row(commit.commit_id, "graph_commit", obj.seq, at=entry.at, metadata=metadata))
-    for key, pin in obj.introduced().items():
-        metadata = {"transaction": pin.transaction, "branch": pin.branch, "op_id": obj.op_id}
-        rows.append(
-            _row(
-                _version_id(key, pin.version),
-                "table_version",
-                obj.seq,
-                table_key=key,
-                table_version=pin.version,
-                row_count=pin.rows,
-                metadata=metadata,
-            )
-        )
-    return rows
+def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
+    if obj.seq == FIRST_SEQ:
+        yield from (_registration(table_key, obj.seq) for table_key in obj.pins)
+    for entry in entries_of(obj, parent):
+        yield _commit_row(entry)
+    for recovery in obj.recoveries:
+        at = _time(recovery.created_at_us)
+        facts = msgspec.to_builtins(recovery)
+        yield _row(_recovery_id(recovery.operation_id), "graph_recovery", obj.seq, at=at, metadata=facts)
+    for table_key, pin in obj.introduced().items():
+        yield _version_row(table_key, pin, obj)
+
+
+def _registration(table_key: str, seq: int) -> dict[str, Any]:
+    kind, _, name = table_key.partition(":")
+    location = f"{kind}s/{name}"
+    return _row(f"table:{table_key}", "table", seq, table_key=table_key, metadata={"location": location})
+
+
+def _commit_row(entry: LineageEntry) -> dict[str, Any]:
+    facts = {name: getattr(entry, name) for name in _COMMIT_FACTS}
+    return _row(entry.commit_id, "graph_commit", entry.seq, at=entry.at, metadata=facts)
+
+
+def _version_row(table_key: str, pin: Pin, obj: CommitObject) -> dict[str, Any]:
+    return _row(
+        _version_id(table_key, pin.version),
+        "table_version",
+        obj.seq,
+        table_key=table_key,
+        table_version=pin.version,
+        row_count=pin.rows,
+        metadata={"transaction": pin.transaction, "branch": pin.branch, "op_id": obj.op_id},
+    )
 
 
 def _head_row(branch: str, obj: CommitObject) -> dict[str, Any]:
@@ -320,8 +319,16 @@ def _version_id(table_key: str, version: int) -> str:
     return f"table_version:{table_key}:{version:020}"
 
 
+def _recovery_id(operation_id: str) -> str:
+    return f"recovery:{operation_id}"
+
+
 def _is(object_type: str) -> pc.Expression:
     return pc.field("object_type") == pa.scalar(object_type)
+
+
+def _has_id(object_id: str) -> pc.Expression:
+    return pc.field("object_id") == pa.scalar(object_id)
 
 
 def _head_of(rows: pa.Table, branch: str) -> dict[str, Any]:
@@ -332,16 +339,23 @@ def _head_of(rows: pa.Table, branch: str) -> dict[str, Any]:
     return head
 
 
+def _gap(seq: int, folded_through: int) -> InvariantViolation:
+    return InvariantViolation(
+        f"can't fold object {seq}: __manifest is folded through {folded_through}; if it was deleted or set back, "
+        "restore it from a backup",
+        seq=seq, folded_through=folded_through,
+    )  # fmt: skip
+
+
 def _entry(row: dict[str, Any]) -> LineageEntry:
     facts = json.loads(row["metadata"])
-    return LineageEntry(
-        commit_id=row["object_id"],
-        parent=facts["parent"],
-        seq=row["seq"],
-        kind=facts["kind"],
-        actor=facts["actor"],
-        tenant=facts["tenant"],
-        at=row["at"],
-        tables=tuple(facts["tables"]),
-        op_id=facts["op_id"],
-    )
+    facts["tables"] = tuple(facts["tables"])
+    return LineageEntry(commit_id=row["object_id"], seq=row["seq"], at=row["at"], **facts)
+
+
+def _recovery(row: dict[str, Any]) -> Recovery:
+    return msgspec.json.decode(row["metadata"], type=Recovery)
+
+
+def _time(since_epoch_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=since_epoch_us)

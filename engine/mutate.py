@@ -23,6 +23,7 @@ from omniray.engine.errors import ConstraintViolation, NotFound, QueryError, Rec
 from omniray.engine.identity import new_ulid
 from omniray.engine.keylog import KeyLog
 from omniray.engine.mode import Mode
+from omniray.engine.payload import mutation_hash
 from omniray.engine.query import BoundDelete, BoundInsert, BoundPredicate, BoundQuery, BoundUpdate, Operator, Query
 from omniray.engine.query_check import bind, check_query
 from omniray.engine.query_parser import parse_queries
@@ -30,7 +31,7 @@ from omniray.engine.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
 from omniray.engine.state import PinnedState
 from omniray.engine.verdict import Verdict
-from omniray.engine.write import Affected, Author, Resolution, TableWrite
+from omniray.engine.write import Affected, Author, Resolution, TableWrite, checked_txn_id
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,
@@ -47,8 +48,19 @@ class MutationIntent:
 
     kind = "Mutation"
 
-    def __init__(self, query: BoundQuery, schema: Schema, author: Author, expected_versions: Mapping[str, int]) -> None:
-        self.commit_id = new_ulid()
+    def __init__(
+        self,
+        query: BoundQuery,
+        schema: Schema,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        txn_id: str | None,
+        payload_hash: str,
+    ) -> None:
+        self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
+        self.resubmittable = txn_id is not None
+        self.payload_hash = payload_hash
         self.author = author
         self.expected_versions = expected_versions
         self._query = query
@@ -68,11 +80,14 @@ class MutationIntent:
         *,
         name: str | None,
         now: datetime,
+        txn_id: str | None = None,
     ) -> MutationIntent:
         """Parse, check and bind; everything that can be wrong about a query is found here, before any I/O."""
         query = _choose(_parsed(text), name)
         check_query(query, schema)
-        return cls(bind(query, params, schema, now), schema, author, expected_versions)
+        bound = bind(query, params, schema, now)
+        payload_hash = "" if txn_id is None else mutation_hash(text, query, params)
+        return cls(bound, schema, author, expected_versions, txn_id=txn_id, payload_hash=payload_hash)
 
     @property
     def strict(self) -> bool:

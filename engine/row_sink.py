@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from omniray.engine.failpoints import Point, reach
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.tables import StagedRows, Table, TableStorage
 
@@ -20,10 +23,19 @@ _POLL_S = 0.2
 
 
 class RowSink:
-    """Takes batches in order; afterwards gives the rows, less those a judgement drops."""
+    """Takes batches in order; afterwards gives the rows, less those a judgement drops.
 
-    def __init__(self, type: ElementType, storage: TableStorage, open_table: Callable[[str], Table]) -> None:
-        self._type, self._storage, self._open_table = type, storage, open_table
+    `announce` is called with the table before the first data file is written: whoever sweeps must know by then.
+    """
+
+    def __init__(
+        self,
+        type: ElementType,
+        storage: TableStorage,
+        open_table: Callable[[str], Table],
+        announce: Callable[[Table], None],
+    ) -> None:
+        self._type, self._storage, self._open_table, self._announce = type, storage, open_table, announce
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -51,6 +63,7 @@ class RowSink:
         else:
             self._send(None)
             self._staged = self._staging.result() if self._staging else None
+            reach(Point.STAGE_AFTER_ROWS)
         self._batches = []
 
     def rows(self, *, dropped: pa.Int64Array, adopted: pa.Table) -> pa.Table | StagedRows:
@@ -97,13 +110,19 @@ class RowSink:
 
     def _start_staging(self) -> None:
         table = self._open_table(self._type.table_key)
+        self._announce(table)
         self._queue = queue.Queue(maxsize=_AHEAD_BATCHES)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"omniray-load-{self._type.name}")
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._arriving(self._queue))
-        self._staging = self._pool.submit(self._storage.stage_rows, table, reader)
+        self._staging = self._pool.submit(self._stage, table, reader)
         for batch in self._batches:
             self._send(batch)
         self._batches = []
+
+    def _stage(self, table: Table, rows: pa.RecordBatchReader) -> StagedRows:
+        """Write rows to data files that bear the time before their first byte: a sweep after it may have taken them."""
+        since_us = time.time_ns() // 1000
+        return replace(self._storage.stage_rows(table, rows), staged_since_us=since_us)
 
     def _arriving(self, arrivals: queue.Queue[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
         while (batch := arrivals.get()) is not None:
@@ -134,7 +153,7 @@ class RowSink:
     def _rewrite(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> StagedRows:
         table = self._open_table(self._type.table_key)
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._edited_batches(staged, dropped, adopted))
-        return self._storage.stage_rows(table, reader)
+        return self._stage(table, reader)
 
     def _edited_batches(
         self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,15 @@ class Durability(StrEnum):
 
     PROCESS = "process"
     POWER = "power"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as a listing shows it; the time is by the store's own clock."""
+
+    path: str
+    modified_us: int
+    size: int
 
 
 class ObjectStore(Protocol):
@@ -76,8 +85,14 @@ class ObjectStore(Protocol):
     def first_name(self, folder: str) -> str | None:
         """The first object name in a folder."""
 
-    def delete_tree(self) -> None:
-        """Delete everything below the root, and the root itself where that is a folder."""
+    def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
+        """Every file below a folder, temporary ones too, in byte order of the path.
+
+        Those whose path within the folder is not behind `after` are left out, and so is what vanishes meanwhile.
+        """
+
+    def delete_empty_folders(self) -> None:
+        """Delete every folder below the root without a file in it, and the root if it is one; for stores with folders."""
 
     def close(self) -> None: ...
 
@@ -170,20 +185,43 @@ class DirectoryStore:
             self.delete(path)
 
     def names(self, folder: str) -> Iterator[str]:
-        try:
-            with os.scandir(self.root / folder) as entries:
-                found = [e.name + "/" if e.is_dir() else e.name for e in entries if not e.name.startswith(TEMPORARY)]
-        except FileNotFoundError:
-            return iter(())
-        except OSError as error:
-            raise _disk_error(error, "list", self.root / folder) from error
-        return iter(sorted(found))
+        return (name for name in self._entries(folder) if not name.startswith(TEMPORARY))
 
     def first_name(self, folder: str) -> str | None:
         return next(self.names(folder), None)
 
-    def delete_tree(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+    def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
+        top = f"{folder.strip('/')}/".lstrip("/")
+        for path in self._below(top):
+            if path[len(top) :] > after and (found := self._stat(path)) is not None:
+                yield StoredFile(path, found.st_mtime_ns // 1000, found.st_size)
+
+    def _below(self, folder: str) -> Iterator[str]:
+        for name in self._entries(folder):
+            yield from self._below(folder + name) if name.endswith("/") else (folder + name,)
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        try:
+            return (self.root / path).stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _disk_error(error, "look at", self.root / path) from error
+
+    def _entries(self, folder: str) -> list[str]:
+        """All names in a folder; with the slash behind a folder's name their order is that of the paths below."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return sorted(entry.name + "/" if entry.is_dir() else entry.name for entry in entries)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _disk_error(error, "list", self.root / folder) from error
+
+    def delete_empty_folders(self) -> None:
+        for folder, _, _ in os.walk(self.root, topdown=False):
+            with contextlib.suppress(OSError):  # not empty, or another process was faster
+                os.rmdir(folder)
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -17,6 +17,7 @@ import s3fs
 
 from omniray.engine.errors import InputError, StorageError
 from omniray.engine.line import Answer
+from omniray.engine.store import StoredFile
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
@@ -173,16 +174,11 @@ class S3Store:
                 raise StorageError(f"can't delete {where}: {_HINTS.get(code, code)}", uri=where, code=code)
 
     def names(self, folder: str) -> Iterator[str]:
-        token: dict[str, str] = {}
         prefix = self._folder(folder)
-        while True:
-            page = self._list(folder, Prefix=prefix, Delimiter="/", **token)
+        for page in self._pages(folder, Prefix=prefix, Delimiter="/"):
             found = [entry["Key"] for entry in page.get("Contents", [])]
             found += [entry["Prefix"] for entry in page.get("CommonPrefixes", [])]
             yield from (key[len(prefix) :] for key in sorted(found))
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def first_name(self, folder: str) -> str | None:
         prefix = self._folder(folder)
@@ -190,9 +186,16 @@ class S3Store:
         found = page.get("Contents", [])
         return found[0]["Key"][len(prefix) :] if found else None
 
-    def delete_tree(self) -> None:
-        while page := self._list("", Prefix=self.prefix + "/").get("Contents", []):
-            self.delete_all([entry["Key"][len(self.prefix) + 1 :] for entry in page])
+    def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
+        prefix = self._folder(folder)
+        start = {"StartAfter": prefix + after} if after else {}
+        for page in self._pages(folder, Prefix=prefix, **start):
+            for entry in page.get("Contents", []):
+                modified_us = round(entry["LastModified"].timestamp() * 1e6)
+                yield StoredFile(entry["Key"][len(self.prefix) + 1 :], modified_us, entry["Size"])
+
+    def delete_empty_folders(self) -> None:
+        """There are none."""
 
     def close(self) -> None:
         """s3fs closes its connections when it is collected."""
@@ -202,6 +205,14 @@ class S3Store:
 
     def _folder(self, folder: str) -> str:
         return self._key(folder.strip("/")) + "/" if folder.strip("/") else self.prefix + "/"
+
+    def _pages(self, folder: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self._list(folder, **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
 
     def _list(self, folder: str, **arguments: Any) -> dict[str, Any]:
         try:

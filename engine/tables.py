@@ -17,8 +17,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -32,8 +34,10 @@ from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from omniray.engine.archive import history_path
-from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
+from omniray.engine.errors import InvariantViolation, OmnirayError, StorageError
 from omniray.engine.filters import pushed_down
+from omniray.engine.line import SEQ_MAX
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.store import ObjectStore
 
@@ -42,6 +46,7 @@ STORAGE_VERSION = "2.1"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
 _RANGES_MAX = 64
+_TRANSACTION_FILE = re.compile(rb"(\d+)(-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.txn)")
 _PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
@@ -59,10 +64,32 @@ class StagedRows:
 
     fragments: tuple[FragmentMetadata, ...]
     rows: int
+    staged_since_us: int = 0  # the time before their first byte was written
 
     @property
     def files(self) -> tuple[str, ...]:
         return tuple(file.path for fragment in self.fragments for file in fragment.files)
+
+
+@dataclass(frozen=True, slots=True)
+class TableBirth:
+    """The files of a table's version 1, by their paths."""
+
+    transaction: str
+    staging: str
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """What a version with a final name says of itself, whoever wrote it."""
+
+    version: int
+    operation: str
+    transaction: str
+    at: datetime
+    rows: int
+    schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +193,17 @@ class Attempt:
         return {"version": entry}
 
 
+class _Restoring(Attempt):
+    """An attempt that shows Lance the one older version which it brings back, in the way `_History` does."""
+
+    def __init__(self, manifest_path: str) -> None:
+        super().__init__()
+        self._manifest_path = manifest_path
+
+    def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
+
+
 class _History:
     """Shows Lance one archived version. The path ends in `.manifest`, so Lance reads it as it is and copies nothing."""
 
@@ -188,6 +226,11 @@ def final_name(staging: str) -> str:
     return staging.rsplit(".manifest-", 1)[0] + ".manifest"
 
 
+def final_path(table_path: str, version: int) -> str:
+    """The final name of a version that is known by its number alone."""
+    return f"{table_path}/_versions/{SEQ_MAX - version:020}.manifest"
+
+
 class TableStorage:
     """The tables of one graph."""
 
@@ -198,17 +241,13 @@ class TableStorage:
     def uri(self, type: ElementType) -> str:
         return f"{self._store.uri}/{type.path}"
 
-    def create(self, type: ElementType) -> Table:
-        """Give birth to an empty table."""
-        with _storage_errors(type):
-            dataset = lance.write_dataset(
-                type.arrow.empty_table(),
-                self.uri(type),
-                storage_options=self._store.lance_options,
-                data_storage_version=STORAGE_VERSION,
-                session=self._session,
-            )
-            return Table(type, dataset, dataset.read_transaction(dataset.version).uuid, 0)
+    def birth_of(self, type: ElementType) -> TableBirth:
+        """Version 1 of a table, empty, as files that are not written yet; their names are nobody else's."""
+        empty = empty_table_files(type.arrow, STORAGE_VERSION)
+        staging = f"{type.path}/_versions/{FIRST_MANIFEST}-{uuid.uuid4()}"
+        transaction_file = f"{type.path}/_transactions/{empty.transaction_file_name}"
+        files = {transaction_file: empty.transaction_bytes, staging: empty.manifest_bytes}
+        return TableBirth(empty.transaction_uuid, staging, files)
 
     def open(self, type: ElementType, version: int, transaction: str, rows: int) -> Table:
         """Open a version that has its final name, or one so old that its manifest was moved to the history."""
@@ -223,6 +262,48 @@ class TableStorage:
                 history = _History(self.uri(type), self._store.lance_path(archived))
                 dataset = lance.dataset(namespace_client=history, table_id=[type.table_key], version=version, **options)
         return Table(type, dataset, transaction, rows)
+
+    # What others wrote
+
+    def open_foreign(self, type: ElementType, version: int) -> Table:
+        """Open a version that no object pins, in a session of its own: its number may hold other bytes later."""
+        options = {"storage_options": self._store.lance_options, "session": lance.Session()}
+        with _storage_errors(type):
+            dataset = lance.dataset(self.uri(type), version=version, **options)
+            return Table(type, dataset, _transaction_of(dataset, version)[1], dataset.count_rows())
+
+    def describe_versions(self, newest: Table, versions: Sequence[int]) -> list[VersionFacts]:
+        """What those of the versions up to `newest` that still have their final names say of themselves."""
+        with _storage_errors(newest.type):
+            listed = {entry["version"]: entry for entry in newest.dataset.versions()}
+            return [_facts(newest.dataset, listed[version]) for version in versions if version in listed]
+
+    def references(self, table_path: str, manifest_path: str) -> frozenset[str]:
+        """The files that a version refers to, by its manifest; paths are those within the table.
+
+        A manifest that was moved meanwhile is read in the history; one that is in neither place raises, for nobody can
+        tell what it referred to.
+        """
+        version = SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(".manifest"))
+        for path in (manifest_path, history_path(table_path, version)):
+            manifest = self._store.get(path)
+            fragments = None if manifest is None else self._fragments(table_path, path, version)
+            if manifest is not None and fragments is not None:
+                return frozenset((*_files_of(fragments), *_transaction_files(manifest)))
+        raise StorageError(f"can't read {manifest_path}: it is neither there nor in the history", path=manifest_path)
+
+    def _fragments(self, table_path: str, manifest_path: str, version: int) -> list[lance.LanceFragment] | None:
+        """The fragments of the version whose manifest lies at a path; None if it is not there any more."""
+        shown = _History(f"{self._store.uri}/{table_path}", self._store.lance_path(manifest_path))
+        options = {"storage_options": self._store.lance_options}  # and no session: it would keep all that is looked at
+        try:
+            dataset = lance.dataset(namespace_client=shown, table_id=[table_path], version=version, **options)
+            fragments: list[lance.LanceFragment] = dataset.get_fragments()
+        except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
+            if self._store.get(manifest_path) is None:
+                return None
+            raise StorageError(f"can't read {manifest_path}: {_first_words(error)}", path=manifest_path) from error
+        return fragments
 
     # Staging
 
@@ -317,9 +398,24 @@ class TableStorage:
 
     # Committing
 
-    def commit_staged(self, table: Table, change: StagedChange, transaction: str) -> StagedVersion:
+    def commit_restored(self, newest: Table, version: int, rows: int, transaction: str) -> StagedVersion:
+        """Phase B of a repair: the version after `newest`, with exactly what an older one holds."""
+        known = (final_path(newest.type.path, version), history_path(newest.type.path, version))
+        manifest = next((path for path in known if self._store.get(path) is not None), None)
+        if manifest is None:
+            raise InvariantViolation(
+                f"{newest.type.table_key}: version {version} is pinned and has no manifest any more ({known[0]}); "
+                "restore the file from a backup",
+                table_key=newest.type.table_key, version=version,
+            )  # fmt: skip
+        restore = StagedChange(lance.LanceOperation.Restore(version), rows)
+        return self.commit_staged(newest, restore, transaction, _Restoring(self._store.lance_path(manifest)))
+
+    def commit_staged(
+        self, table: Table, change: StagedChange, transaction: str, attempt: Attempt | None = None
+    ) -> StagedVersion:
         """Phase B for one table: a real Lance commit whose manifest stays under a staging name."""
-        attempt = Attempt()
+        attempt = attempt or Attempt()
         expected = table.version + 1
         with _storage_errors(table.type):
             try:
@@ -353,18 +449,47 @@ class TableStorage:
         for fragment in getattr(operation, "updated_fragments", []):
             yield f"{path}/{fragment.deletion_file.path(fragment.id)}"
 
-    def discard(self, lost: StagedVersion) -> None:
-        """Delete what an attempt that is known to be lost has staged for itself; the rest is left to the sweep."""
-        with contextlib.suppress(StorageError):
-            self._store.delete(lost.staging)
-        if lost.inline is not None:
-            self.forget_rows(lost.table.type, lost.inline)
+    def staged_for_itself(self, version: StagedVersion) -> list[str]:
+        """The files that an attempt made for this version alone; the rest is left to the sweep."""
+        inline = version.inline.files if version.inline is not None else ()
+        return [version.staging, *(f"{version.table.type.path}/data/{file}" for file in inline)]
 
     def _staging_path(self, type: ElementType, manifest_path: str) -> str:
         return f"{type.path}/_versions/{manifest_path.rsplit('/', 1)[-1]}"
 
 
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
+
+
+def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str]:
+    """The operation's name and the transaction's uuid; what Lance has no class for is `Other`."""
+    transaction = dataset.read_transaction(version)
+    if transaction is None:
+        return "Other", ""
+    name = type(transaction.operation).__name__
+    return "Other" if name == "BaseOperation" else name, transaction.uuid
+
+
+def _facts(dataset: lance.LanceDataset, entry: Mapping[str, Any]) -> VersionFacts:
+    version = int(entry["version"])
+    operation, transaction = _transaction_of(dataset, version)
+    rows, schema = int(entry["metadata"]["total_rows"]), dataset.checkout_version(version).schema
+    return VersionFacts(version, operation, transaction, entry["timestamp"].astimezone(UTC), rows, schema)
+
+
+def _files_of(fragments: Iterable[lance.LanceFragment]) -> Iterator[str]:
+    for fragment in fragments:
+        yield from (f"data/{file.path}" for file in fragment.data_files())
+        if (deletions := fragment.deletion_file()) is not None:
+            yield deletions
+
+
+def _transaction_files(manifest: bytes) -> Iterator[str]:
+    """The transaction file's name in a manifest, and those that it may be: its length, which is written before it, may
+    look like one more digit.
+    """
+    for digits, rest in _TRANSACTION_FILE.findall(manifest):
+        yield from (f"_transactions/{digits[at:].decode()}{rest.decode()}" for at in range(len(digits)))
 
 
 def _overwrite(type: ElementType, added: StagedRows) -> lance.LanceOperation.BaseOperation:

@@ -12,6 +12,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from omniray.engine.errors import InputError, PayloadMismatch
+from omniray.engine.identity import is_ulid
+from omniray.engine.manifest import LineageEntry
 from omniray.engine.mode import Mode
 from omniray.engine.records import Rejection
 from omniray.engine.state import PinnedState
@@ -45,22 +48,40 @@ class Resolution:
     """An intent made exact on one state. With no tables it has no effect and nothing is committed.
 
     `read_strictly` are the tables whose rows the caller's decision depends on: if one of them moves, the write fails.
+    `rejected` counts the records that are set aside, here and while they were read.
     """
 
     tables: Mapping[str, TableWrite]
     affected: Affected
     read_strictly: frozenset[str] = frozenset()
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did: its commit, or None where it had no effect."""
+    """What a write did: its commit, or None where it had no effect.
+
+    `repeated` says that its id had been committed before: nothing was applied now, and all else is of the first time.
+    """
 
     commit_id: str | None
     affected_nodes: int
     affected_edges: int
     rejected: int = 0
     versions: Mapping[str, int] = field(default_factory=dict)
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a write: it was committed, as the commit of the same id, or it was not and never will be."""
+
+    txn_id: str
+    committed: bool
+
+    @property
+    def commit_id(self) -> str | None:
+        return self.txn_id if self.committed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,14 @@ class Intent(Protocol):
     def commit_id(self) -> str: ...
 
     @property
+    def resubmittable(self) -> bool:
+        """Whether the caller gave the id, so that it may have been committed before."""
+
+    @property
+    def payload_hash(self) -> str:
+        """What it says, to be compared with the first time; empty if it is not resubmittable."""
+
+    @property
     def kind(self) -> str: ...
 
     @property
@@ -91,6 +120,31 @@ class Intent(Protocol):
         """Whether it must see the newest state first, because it fails if what it read moves."""
 
     def resolve(self, state: PinnedState) -> Resolution: ...
+
+
+def checked_txn_id(txn_id: str) -> str:
+    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
+    canonical = txn_id.upper() if isinstance(txn_id, str) else ""
+    if not is_ulid(canonical):
+        raise InputError(
+            f"{txn_id!r} is no transaction id, which is a ULID of 26 characters: make one with str(ulid.ULID()), keep "
+            "it, and give it again when the same write is tried again"
+        )
+    return canonical
+
+
+def first_outcome(entry: LineageEntry, versions: Mapping[str, int], payload_hash: str) -> WriteResult:
+    """What a write did the first time, as its lineage entry tells; raises `PayloadMismatch` if it was another write.
+
+    A first time without a hash was a write whose id its caller did not choose, but was told when no clear answer came.
+    There is nothing to compare then, and nobody else can know the id.
+    """
+    if entry.payload_hash not in ("", payload_hash):
+        raise PayloadMismatch(
+            f"transaction {entry.commit_id} was committed with other data; use a new id for another write",
+            txn_id=entry.commit_id,
+        )
+    return WriteResult(entry.commit_id, entry.nodes, entry.edges, entry.rejected, versions, repeated=True)
 
 
 def as_rejection(violation: Violation) -> Rejection:

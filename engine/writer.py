@@ -1,11 +1,12 @@
-"""The embedded writer: takes an intent through the four phases, again on top of whoever was faster.
+"""The writer: takes an intent through the four phases, again on top of whoever was faster.
 
-    Phase A   (the sidecar of an operation is written here, beside the staging, once recovery reads it)
+    Phase A   the operation's sidecar is written, beside the staging: what is about to happen, for whom
     Phase B   every touched table's next version is staged, tables in parallel
     Phase C   one put-if-absent of the commit object: the only commit point
     Phase D   final names and fold, behind the answer (`finalise.py`)
 
-Any number of processes do this at once. The first attempt builds on the newest object this process knows without
+Any number of processes do this at once while the line is `embedded`; a coordinator's writer is the only one while it
+owns the line, and ends when it is fenced. The first attempt builds on the newest object this process knows without
 asking for a newer one, since the put decides anyway; but no refusal leaves before it was judged on the newest.
 """
 
@@ -16,75 +17,79 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import (
     Conflict,
     ExpectedVersionMismatch,
-    FormatMismatch,
     InputError,
-    LineOwned,
     NotFound,
-    OutcomeUnknown,
     StorageError,
     TableDrift,
 )
+from omniray.engine.failpoints import Point, reach
 from omniray.engine.finalise import DRIFT_ADVICE, Finaliser
+from omniray.engine.heal import Recoverer, RecoveryReport
 from omniray.engine.identity import new_ulid
 from omniray.engine.line import (
     EMBEDDED,
-    Answer,
     Commit,
     CommitObject,
     Fate,
     Pin,
-    believable,
     explain_version,
-    fate,
     follow,
-    landed_in,
     may_answer,
 )
-from omniray.engine.manifest import Manifest
+from omniray.engine.lineage import Lineage
 from omniray.engine.mode import Mode
-from omniray.engine.schema import ID
+from omniray.engine.owner import is_owner_known_dead, refuse_stranger, release
+from omniray.engine.process import Process, this_process
+from omniray.engine.schema import ID, Schema
+from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.state import PinnedState, TableCache, moved
+from omniray.engine.store import ObjectStore
 from omniray.engine.tables import StagedRows, StagedVersion, TableStorage, VersionTaken
-from omniray.engine.write import Intent, Resolution, TableWrite, WriteResult
+from omniray.engine.tip import Tip
+from omniray.engine.write import Intent, Resolution, TableWrite, WriteResult, first_outcome
 
 log = logging.getLogger("omniray")
 
 COMMIT_TIMEOUT_S = 300.0
-UNCLEAR_TIMEOUT_S = 30.0
 BACKOFF_S_MAX = 1.0
 BACKOFF_LOSSES_MAX = 4
-RETENTION_S = 7 * 24 * 3600.0
-STAGING_THREADS = 16
+STAGING_THREADS = 18
 
 
-class EmbeddedWriter:
-    """Commits intents on one branch from this process; one at a time, any number of processes beside it."""
+class Writer:
+    """Commits intents on one branch for one owner of its line, one at a time."""
 
     def __init__(
         self,
-        commit_log: CommitLog,
-        manifest: Manifest,
+        store: ObjectStore,
+        tip: Tip,
+        lineage: Lineage,
         storage: TableStorage,
         cache: TableCache,
         finaliser: Finaliser,
-        newest: CommitObject,
+        sidecars: Sidecars,
+        recoverer: Recoverer,
+        schema: Schema,
         *,
+        branch: str,
+        owner: str = EMBEDDED,
         clock: Callable[[], float] = suspension_aware_clock,
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._log, self._manifest = commit_log, manifest
+        self._store, self._tip, self._lineage = store, tip, lineage
         self._storage, self._cache, self._finaliser = storage, cache, finaliser
-        self._newest = newest
-        self._read_at = clock()
+        self._sidecars, self._recoverer, self._schema = sidecars, recoverer, schema
+        self._branch, self._owner = branch, owner
+        self._process: Process = this_process()
         self._clock, self._sleep, self._random = clock, sleep, random
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(STAGING_THREADS, thread_name_prefix="omniray-stage")
@@ -97,121 +102,195 @@ class EmbeddedWriter:
         with self._lock:
             return self._commit(intent)
 
+    def recover(self, *, also: Iterable[str] = (), take_over: bool = False) -> RecoveryReport:
+        """Recover what others left, and the operations in `also`; between this process's own writes."""
+        with self._lock:
+            newest = self._tip.refresh()
+            if take_over and newest.owner != self._owner:
+                release(self._tip, newest.owner)
+            return self._recoverer.recover(self._tip, also=also)
+
     def _commit(self, intent: Intent) -> WriteResult:
         deadline = self._clock() + COMMIT_TIMEOUT_S
-        if intent.strict or intent.expected_versions:
-            self._refresh()
+        looking = self._pool.submit(self._recoverer.look) if self._recoverer.is_look_due() else None
+        if intent.strict or intent.expected_versions or intent.resubmittable:
+            self._tip.refresh()
         first_read: dict[str, int] = {}
         losses = 0
-        judged: tuple[CommitObject, PinnedState, Resolution] | None = None
+        judged: _Judged | None = None
         while self._clock() < deadline:
-            base = self._newest
+            base = self._tip.newest
+            if self._inherit(base):
+                continue
             try:
-                _check_owner(base)
+                if (known := self._known(intent, base)) is not None:
+                    return known
+                refuse_stranger(self._owner, base)
                 _check_versions({**first_read, **intent.expected_versions}, base)
-                if judged is None or moved(judged[1].consulted | judged[2].tables.keys(), judged[0], base):
-                    state = PinnedState(self._cache, base.pins)
-                    judged = (base, state, intent.resolve(state))
+                if judged is None or judged.is_stale(base):
+                    judged = self._judge(intent, base)
             except (InputError, Conflict):
-                if may_answer(base, self._refresh()):
+                if may_answer(base, self._tip.refresh()):
                     raise
                 continue
-            resolution = judged[2]
+            resolution = judged.resolution
             first_read = first_read or {t: base.pins[t].version for t in resolution.read_strictly}
             if not resolution.tables:
-                if may_answer(base, self._refresh()):
+                if may_answer(base, self._tip.refresh()):
                     return WriteResult(None, 0, 0)
                 continue
             started = self._clock()
-            landed = self._attempt(intent, base, resolution)
+            landed = self._attempt(intent, base, resolution, looking)
             if landed is not None:
                 return _result(intent, landed, resolution)
+            looking = None
             losses += 1
             pause_s = min(losses, BACKOFF_LOSSES_MAX) * (self._clock() - started)
             self._sleep(self._random() * min(pause_s, BACKOFF_S_MAX))
-            self._refresh()
+            self._tip.refresh()
         raise Conflict(
             f"commit {intent.commit_id} lost every race for {COMMIT_TIMEOUT_S:.0f} s and was not applied: "
             "too many processes write at once; try again, or let fewer of them write"
         )
 
-    def _refresh(self) -> CommitObject:
-        """Read the newest object; the clock starts before the request that shows it."""
-        read_at = self._clock()
-        if believable(read_at - self._read_at, RETENTION_S):
-            self._newest = self._log.newest_from(self._newest)
-        else:  # what we know may be pruned, so that nothing seems to follow it
-            self._newest = self._log.newest_listed() or self._newest
-        self._read_at = read_at
-        return self._newest
+    def _judge(self, intent: Intent, base: CommitObject) -> _Judged:
+        state = PinnedState(self._cache, base.pins)
+        return _Judged(base, state, intent.resolve(state))
 
-    def _attempt(self, intent: Intent, base: CommitObject, resolution: Resolution) -> CommitObject | None:
+    def _known(self, intent: Intent, base: CommitObject) -> WriteResult | None:
+        """The first outcome of a write whose id is in the line or the lineage at exactly this object."""
+        if not intent.resubmittable:
+            return None
+        found = self._lineage.find(intent.commit_id, base)
+        return None if found is None else first_outcome(*found, intent.payload_hash)
+
+    def _inherit(self, base: CommitObject) -> bool:
+        """Hand the line of a coordinator that is known to be dead back to everybody; whether it was."""
+        if self._owner != EMBEDDED or not is_owner_known_dead(base.owner):
+            return False
+        log.warning("event=owner_dead owner=%s epoch=%d", base.owner, base.epoch)
+        release(self._tip, base.owner)
+        return True
+
+    def _attempt(
+        self, intent: Intent, base: CommitObject, resolution: Resolution, looking: Future[list[Sidecar]] | None
+    ) -> CommitObject | None:
         """One try to commit as the object after `base`: the object if it landed, None if somebody was faster.
 
-        Every attempt has its own operation id and its own transactions; what it staged itself is never used again.
+        Every attempt has its own operation id, transactions and sidecar; what it staged itself is never used again.
         """
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)
-        staged = self._stage(base, resolution.tables)
+        _refuse_swept(resolution.tables, base)
+        sidecar = self._sidecar(intent, base, resolution)
+        staged = self._stage(sidecar, base, resolution.tables)
         if staged is None:
+            return None
+        if looking is not None and self._heal(looking, sidecar, staged):
             return None
         changed = {
             key: Pin(v.version, v.transaction, base.seq + 1, v.rows, staging=v.staging) for key, v in staged.items()
         }
-        commit = Commit(
-            commit_id=intent.commit_id,
-            kind=intent.kind,
-            actor=intent.author.actor,
-            tenant=intent.author.tenant,
-            # Clocks of other machines may run ahead of ours, but the history does not go back in time.
-            at_us=max(time.time_ns() // 1000, *(commit.at_us for commit in base.commits), 0),
-            tables=tuple(sorted(changed)),
-        )
         ours = follow(
             base,
-            op_id=new_ulid(),
+            op_id=sidecar.operation_id,
             changed=changed,
-            commits=(commit,),
+            commits=(_commit_of(intent, base, resolution),),
             finalised_through=self._finaliser.finalised_through,
         )
-        put_at = self._clock()
-        if self._put(ours, intent.commit_id) is not Fate.LANDED:
-            self._give_up(staged)
+        reach(Point.C_BEFORE_PUT)
+        fate = self._tip.put(ours)
+        reach(Point.C_AFTER_PUT)
+        if fate is not Fate.LANDED:
+            self._give_up(sidecar, staged)
             return None
-        self._newest, self._read_at = ours, put_at
-        self._log.hint(ours)
         self._adopt(staged, resolution.tables)
-        self._finaliser.notice(ours)
+        self._finaliser.notice(ours, ours.op_id)
         elapsed_ms = (time.perf_counter() - started) * 1e3
         log.info(
             "event=commit branch=%s op=%s epoch=%d seq=%d commit=%s tables=%d ms=%.1f",
-            self._log.branch.name, ours.op_id, ours.epoch, ours.seq, intent.commit_id, len(staged), elapsed_ms,
+            self._branch, ours.op_id, ours.epoch, ours.seq, intent.commit_id, len(staged), elapsed_ms,
         )  # fmt: skip
         return ours
 
-    # Phase B
+    def _heal(
+        self, looking: Future[list[Sidecar]], sidecar: Sidecar, staged: Mapping[str, StagedVersion]
+    ) -> bool:
+        """Recover what others left, if this write's look found any; the attempt is void then, since the line moves."""
+        try:
+            if not looking.result():
+                return False
+        except BaseException:
+            self._give_up(sidecar, staged)
+            raise
+        self._give_up(sidecar, staged)
+        self._recoverer.recover(self._tip)
+        return True
 
-    def _stage(self, base: CommitObject, tables: Mapping[str, TableWrite]) -> dict[str, StagedVersion] | None:
-        """Stage every table's next version in parallel; None if a table turned out to have moved."""
-        futures = {key: self._pool.submit(self._stage_one, key, base.pins[key], write) for key, write in tables.items()}
+    # Phases A and B
+
+    def _sidecar(self, intent: Intent, base: CommitObject, resolution: Resolution) -> Sidecar:
+        """What this attempt is about to do."""
+        tables = (
+            SidecarTable(
+                table_key=key,
+                table_path=self._schema.by_table_key[key].path,
+                expected_version=base.pins[key].version,
+                transaction_uuid=str(uuid.uuid4()),
+                table_branch=base.pins[key].branch,
+                files=write.rows.files if isinstance(write.rows, StagedRows) else (),
+            )
+            for key, write in resolution.tables.items()
+        )
+        return Sidecar(
+            operation_id=new_ulid(),
+            kind=intent.kind,
+            branch=self._branch,
+            epoch=base.epoch,
+            owner=base.owner,
+            process=self._process,
+            created_at_us=time.time_ns() // 1000,
+            intents=(SidecarIntent(intent.commit_id, intent.author.actor),),
+            tables=tuple(tables),
+        )
+
+    def _announce(self, sidecar: Sidecar) -> None:
+        reach(Point.A_BEFORE_SIDECAR)
+        self._sidecars.put(sidecar)
+        reach(Point.A_AFTER_SIDECAR)
+
+    def _stage(
+        self, sidecar: Sidecar, base: CommitObject, tables: Mapping[str, TableWrite]
+    ) -> dict[str, StagedVersion] | None:
+        """Write the sidecar and stage every table's next version, all in parallel; None if a table has moved."""
+        announced = self._pool.submit(self._announce, sidecar)
+        futures = {
+            table.table_key: self._pool.submit(self._stage_one, table, base, tables[table.table_key])
+            for table in sidecar.tables
+        }
         staged: dict[str, StagedVersion] = {}
-        failed: Exception | None = None
+        failed: BaseException | None = None
         for key, future in futures.items():
             try:
                 staged[key] = future.result()
-            except Exception as error:
+            except BaseException as error:
                 failed = error
+        try:
+            announced.result()
+        except BaseException as error:
+            failed = error
         if failed is None:
             return staged
-        self._give_up(staged)
+        self._give_up(sidecar, staged)
         if isinstance(failed, VersionTaken):
             self._explain(failed, base)
-        elif not isinstance(failed, StorageError) or not moved(set(tables), base, self._refresh()):
+        elif not isinstance(failed, StorageError) or not moved(set(tables), base, self._tip.refresh()):
             raise failed
         return None  # somebody was faster: what a stale handle ran into says nothing
 
-    def _stage_one(self, table_key: str, pin: Pin, write: TableWrite) -> StagedVersion:
-        table = self._cache.open(table_key, pin)
+    def _stage_one(self, announced: SidecarTable, base: CommitObject, write: TableWrite) -> StagedVersion:
+        reach(Point.B_BEFORE_TABLE)
+        table = self._cache.open(announced.table_key, base.pins[announced.table_key])
         match write.mode:
             case Mode.APPEND:
                 change = self._storage.stage_append(table, write.rows)
@@ -221,16 +300,19 @@ class EmbeddedWriter:
                 change = self._storage.stage_overwrite(table, write.rows)
             case Mode.DELETE:
                 change = self._storage.stage_delete(table, write.replaced)
+        reach(Point.B_AFTER_ROWS)
         try:
-            return self._storage.commit_staged(table, change, str(uuid.uuid4()))
+            staged = self._storage.commit_staged(table, change, announced.transaction_uuid)
         except VersionTaken:
             if change.inline is not None:
                 self._storage.forget_rows(table.type, change.inline)
             raise
+        reach(Point.B_AFTER_TABLE)
+        return staged
 
     def _explain(self, taken: VersionTaken, base: CommitObject) -> None:
         """HEAD was read before the line: a newer object explains it, or a foreign writer has touched the table."""
-        newest = self._refresh()
+        newest = self._tip.refresh()
         found = taken.found if taken.found is not None else taken.expected + 1
         self._cache.drop(taken.table_key)
         if explain_version(found, taken.expected, newest, taken.table_key, base) == "drift":
@@ -240,70 +322,22 @@ class EmbeddedWriter:
                 table_key=taken.table_key, expected=taken.expected,
             )  # fmt: skip
 
-    def _give_up(self, staged: Mapping[str, StagedVersion]) -> None:
-        """An attempt is known to be lost: its handles show rows that never happened, and its files help nobody."""
-        for key, version in staged.items():
+    def _give_up(self, sidecar: Sidecar, staged: Mapping[str, StagedVersion]) -> None:
+        """An attempt is known to be lost: its handles show rows that never happened, and its files help nobody.
+
+        What can't be deleted now is the sweep's, and the sidecar the next recovery's.
+        """
+        for key in staged:
             self._cache.drop(key)
-            self._storage.discard(version)
-
-    # Phase C
-
-    def _put(self, ours: CommitObject, commit_id: str) -> Fate:
-        """Put the object until its fate is clear; nothing is discarded while it isn't."""
-        deadline = self._clock() + UNCLEAR_TIMEOUT_S
-        pause_s = 0.05
-        verdict = self._put_first(ours, commit_id)
-        while verdict is Fate.PUT_AGAIN:
-            if self._clock() >= deadline:
-                raise _unknown(commit_id)
-            self._sleep(pause_s)
-            pause_s = min(pause_s * 2, 2.0)
-            verdict = self._put_again(ours)
-        if verdict is Fate.LANDED and not believable(self._clock() - self._read_at, RETENTION_S):
-            try:
-                return Fate.LANDED if self._in_the_line(ours, commit_id) else Fate.LOST
-            except StorageError as error:
-                raise _unknown(commit_id) from error
-        return verdict
-
-    def _put_first(self, ours: CommitObject, commit_id: str) -> Fate:
-        """The first put. Even a clear refusal may hide a success: SDKs retry, and the refusal is the second one's."""
+        files = [path for version in staged.values() for path in self._storage.staged_for_itself(version)]
+        reach(Point.LOST_BEFORE_DISCARD)
         try:
-            answer = self._log.put(ours)
-        except StorageError as refused:
-            try:
-                seen = self._log.read(ours.seq)
-            except StorageError:
-                raise _unknown(commit_id) from refused
-            if seen is None:
-                raise
-            return fate(ours, Answer.REFUSED, seen)
-        return self._fate(ours, answer)
+            self._store.delete_all([*files, self._sidecars.path(sidecar.operation_id)])
+        except StorageError as error:
+            log.warning("event=discard_failed op=%s error=%s", sidecar.operation_id, error)
+        reach(Point.LOST_AFTER_DISCARD)
 
-    def _put_again(self, ours: CommitObject) -> Fate:
-        """A later put, with an earlier one in doubt: nothing but the object that is there can tell."""
-        try:
-            answer = self._log.put(ours)
-        except StorageError:
-            answer = Answer.UNCLEAR
-        return self._fate(ours, answer)
-
-    def _fate(self, ours: CommitObject, answer: Answer) -> Fate:
-        try:
-            seen = None if answer is Answer.CREATED else self._log.read(ours.seq)
-        except FormatMismatch:
-            raise
-        except StorageError:
-            return Fate.PUT_AGAIN
-        return fate(ours, answer, seen)
-
-    def _in_the_line(self, ours: CommitObject, commit_id: str) -> bool:
-        """Whether our object is in the line or, since it may have been pruned meanwhile, in the lineage."""
-        newest = self._log.newest_listed() or ours
-        if landed_in(self._log.down_to(newest, ours.seq), ours):
-            return True
-        folded = self._manifest.commit(commit_id)
-        return folded is not None and folded.op_id == ours.op_id
+    # After Phase C
 
     def _adopt(self, staged: Mapping[str, StagedVersion], writes: Mapping[str, TableWrite]) -> None:
         """Keep the handles of versions that are part of the graph now: the next write reads nothing of them."""
@@ -312,6 +346,35 @@ class EmbeddedWriter:
             write = writes[key]
             added = None if write.mode is Mode.OVERWRITE or isinstance(write.rows, StagedRows) else write.rows[ID]
             self._cache.advance_ids(version.table, removed=write.replaced[ID], added=added)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """An intent's resolution, and what it was judged on."""
+
+    base: CommitObject
+    state: PinnedState
+    resolution: Resolution
+
+    def is_stale(self, newest: CommitObject) -> bool:
+        """Whether a table has moved that the judgement consulted or that the write touches."""
+        return bool(moved(self.state.consulted | self.resolution.tables.keys(), self.base, newest))
+
+
+def _commit_of(intent: Intent, base: CommitObject, resolution: Resolution) -> Commit:
+    return Commit(
+        commit_id=intent.commit_id,
+        kind=intent.kind,
+        actor=intent.author.actor,
+        tenant=intent.author.tenant,
+        # Clocks of other machines may run ahead of ours, but the history does not go back in time.
+        at_us=max(time.time_ns() // 1000, *(commit.at_us for commit in base.commits), 0),
+        tables=tuple(sorted(resolution.tables)),
+        payload_hash=intent.payload_hash,
+        nodes=resolution.affected.nodes,
+        edges=resolution.affected.edges,
+        rejected=resolution.rejected,
+    )
 
 
 def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:
@@ -323,21 +386,15 @@ def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:
             raise ExpectedVersionMismatch(table_key, version, base.pins[table_key].version)
 
 
-def _unknown(commit_id: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"no clear answer from the store to commit {commit_id}: it may have landed; look for it in the history before "
-        "writing again",
-        txn_id=commit_id,
-    )
-
-
-def _check_owner(base: CommitObject) -> None:
-    if base.owner != EMBEDDED:
-        raise LineOwned(
-            f"a coordinator owns this branch: {base.owner}; connect to it, or take it down first",
-            owner=base.owner,
-            epoch=base.epoch,
-        )
+def _refuse_swept(tables: Mapping[str, TableWrite], base: CommitObject) -> None:
+    """Refuse data files that a sweep may have deleted, because they were staged before the time it swept by."""
+    for table_key, write in tables.items():
+        if isinstance(write.rows, StagedRows) and write.rows.staged_since_us <= base.swept_before_us:
+            raise StorageError(
+                f"{table_key}: the data files of this load may have been swept meanwhile, and nothing was written: "
+                "load again, and let 'omniray cleanup --older-than' be longer than the longest load",
+                table_key=table_key,
+            )
 
 
 def _result(intent: Intent, landed: CommitObject, resolution: Resolution) -> WriteResult:

@@ -10,19 +10,24 @@ from typing import Any
 import pyarrow as pa
 
 import omniray
-from omniray.engine.birth import give_birth, read_schema
+from omniray.engine.birth import give_birth
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.finalise import Finaliser
+from omniray.engine.heal import Recoverer
 from omniray.engine.identity import new_ulid
-from omniray.engine.line import CommitObject
+from omniray.engine.line import EMBEDDED, CommitObject
+from omniray.engine.lineage import Lineage
 from omniray.engine.manifest import Manifest
 from omniray.engine.mode import Mode
 from omniray.engine.schema import ID, ElementType, Schema
+from omniray.engine.schema_files import read_schema
+from omniray.engine.sidecar import Sidecar, Sidecars
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.tables import NOTHING_REPLACED, TableStorage
+from omniray.engine.tip import Tip
 from omniray.engine.write import Affected, Author, Resolution, TableWrite
-from omniray.engine.writer import EmbeddedWriter
+from omniray.engine.writer import Writer
 from tests.stores import Root
 
 SCHEMA = """node Person {
@@ -92,7 +97,11 @@ class Parts:
     storage: TableStorage
     cache: TableCache
     finaliser: Finaliser
-    writer: EmbeddedWriter
+    sidecars: Sidecars
+    lineage: Lineage
+    recoverer: Recoverer
+    tip: Tip
+    writer: Writer
     clock: Clock
 
     def newest(self) -> CommitObject:
@@ -126,19 +135,31 @@ def create_store(root: Root, name: str = "graph") -> ObjectStore:
     return store
 
 
-def parts_of(store: ObjectStore, wrap_log: Callable[[CommitLog], CommitLog] = lambda log: log) -> Parts:
-    """The parts of one more process on a graph."""
-    schema = read_schema(store)[0]
+def parts_of(
+    store: ObjectStore,
+    wrap_log: Callable[[CommitLog], CommitLog] = lambda log: log,
+    *,
+    owner: str = EMBEDDED,
+    is_dead: Callable[[Sidecar], bool] = lambda sidecar: False,
+) -> Parts:
+    """The parts of one more process on a graph; `is_dead` says which operations' owners it takes for dead."""
     log = wrap_log(CommitLog(store, MAIN_BRANCH))
-    manifest, storage, clock = Manifest(store, MAIN), TableStorage(store), Clock()
+    schema = read_schema(store, log)[0]
+    manifest, storage, sidecars, clock = Manifest(store, MAIN), TableStorage(store), Sidecars(store), Clock()
     cache = TableCache(store, storage, schema, read_only=False)
-    finaliser = Finaliser(store, log, manifest)
+    finaliser = Finaliser(store, log, manifest, sidecars)
     newest = log.newest()
     assert newest is not None
-    writer = EmbeddedWriter(
-        log, manifest, storage, cache, finaliser, newest, clock=clock, sleep=clock.sleep, random=lambda: 1.0
+    tip = Tip(log, manifest, newest, clock=clock, sleep=clock.sleep)
+    lineage = Lineage(log, manifest, Tip(log, manifest, newest).refresh)
+    recoverer = Recoverer(store, sidecars, lineage, finaliser, owner=owner, is_dead=is_dead)
+    writer = Writer(
+        store, tip, lineage, storage, cache, finaliser, sidecars, recoverer, schema,
+        branch=str(MAIN_BRANCH), owner=owner, clock=clock, sleep=clock.sleep, random=lambda: 1.0,
+    )  # fmt: skip
+    return Parts(
+        store, schema, log, manifest, storage, cache, finaliser, sidecars, lineage, recoverer, tip, writer, clock
     )
-    return Parts(store, schema, log, manifest, storage, cache, finaliser, writer, clock)
 
 
 def rows_of(type: ElementType, ids: Iterable[str], age: int = 0) -> pa.Table:
@@ -162,6 +183,8 @@ class Adding:
     strict: bool = False
     refuse: Callable[[PinnedState], Exception | None] = lambda state: None
     commit_id: str = field(default_factory=new_ulid)
+    resubmittable: bool = False
+    payload_hash: str = ""
     kind: str = "Mutation"
     author: Author = Author("ann")  # noqa: RUF009
     judged: list[dict[str, int]] = field(default_factory=list)

@@ -78,6 +78,19 @@ def test_moto_honours_put_if_match(s3: Root, moto: Any) -> None:
     assert refusal_of(moto.put_object, **target, Body=b"third", IfMatch=etag) == "PreconditionFailed"
 
 
+def test_moto_lists_from_behind_a_key_in_byte_order_and_dates_each_object(s3: Root, moto: Any) -> None:
+    bucket = s3.uri.removeprefix("s3://")
+    for key in ("f/b", "f/a/x", "f/a-b", "g/c"):
+        moto.put_object(Bucket=bucket, Key=key, Body=b"four")
+    page = moto.list_objects_v2(Bucket=bucket, Prefix="f/", StartAfter="f/a-b")
+    assert [(entry["Key"], entry["Size"]) for entry in page["Contents"]] == [("f/a/x", 4), ("f/b", 4)]
+    assert page["Contents"][0]["LastModified"].tzinfo is not None
+    pages = moto.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix="f/", StartAfter="f/a-b", PaginationConfig={"PageSize": 1}
+    )
+    assert [entry["Key"] for page in pages for entry in page["Contents"]] == ["f/a/x", "f/b"]
+
+
 # s3fs
 
 

@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import lance
 import pytest
 
-from omniray.engine import archive
+from omniray.engine import archive, audit
+from omniray.engine.empty_table import FIRST_MANIFEST
 from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
-from omniray.engine.line import EMBEDDED, FORMAT, Answer, Commit, CommitObject, Pin, follow
-from omniray.engine.manifest import STAMP, TAIL_ROWS_MAX, Manifest
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.store import DirectoryStore, ObjectStore
-from tests.graphs import CITY, PERSON, SCHEMA
+from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.line import FORMAT, SEQ_MAX, Answer
+from omniray.engine.manifest import TAIL_ROWS_MAX, Manifest
+from omniray.engine.store import DirectoryStore, ObjectStore, open_store
+from omniray.engine.swap import STAMP
+from tests.lines import BEGIN, PERSON, birth, line, recovered
 from tests.stores import Root
-
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def commit(number: int, *tables: str) -> Commit:
-    return Commit(f"commit-{number:06}", "Load", "ann", _us(BEGIN + timedelta(seconds=number)), tables, tenant="acme")
-
-
-def _us(at: datetime) -> int:
-    return int(at.timestamp()) * 1_000_000
-
-
-def birth() -> CommitObject:
-    pins = {key: Pin(1, f"tx-{key}-1", 1, 0) for key in (PERSON, CITY)}
-    return CommitObject(1, "", "op-1", 1, EMBEDDED, pins, (commit(1, PERSON, CITY),), (), 1, "commit-000001")
-
-
-def line(count: int, *, commits_each: int = 1) -> list[CommitObject]:
-    """Objects 1 to `count`: the even ones move Person, every fifth moves City."""
-    objects = [birth()]
-    for seq in range(2, count + 1):
-        before = objects[-1]
-        moves = [key for key, by in ((PERSON, 2), (CITY, 5)) if seq % by == 0]
-        changed = {k: Pin(before.pins[k].version + 1, f"tx-{k}-{seq}", seq, rows=seq, staging="s") for k in moves}
-        commits = tuple(commit(seq * commits_each + n, *moves) for n in range(commits_each))
-        objects.append(follow(before, op_id=f"op-{seq}", changed=changed, commits=commits, finalised_through=0))
-    return objects
 
 
 @pytest.fixture
@@ -54,7 +32,17 @@ def store(disk: Root) -> DirectoryStore:
 
 
 def born(store: ObjectStore) -> Manifest:
-    return Manifest.create(store, "main", parse_schema(SCHEMA), birth())
+    """A manifest with the first object folded in."""
+    manifest = Manifest(store, "main")
+    manifest.fold([birth()])
+    return manifest
+
+
+def object_ids(store: ObjectStore) -> list[str]:
+    """What plain Lance finds in the manifest."""
+    dataset = lance.dataset(f"{store.uri}/__manifest", storage_options=store.lance_options)
+    found: list[str] = dataset.to_table(columns=["object_id"])["object_id"].to_pylist()
+    return found
 
 
 def test_a_manifest_is_born_with_its_registrations_and_the_first_object(store: DirectoryStore) -> None:
@@ -62,12 +50,83 @@ def test_a_manifest_is_born_with_its_registrations_and_the_first_object(store: D
     assert manifest.folded_through() == 1
     assert [entry.commit_id for entry in manifest.commits()] == ["commit-000001"]
     rows = lance.dataset(f"{store.uri}/__manifest").to_table().to_pylist()
-    assert {r["object_id"] for r in rows if r["object_type"] == "table"} == {
-        "table:node:Person",
-        "table:node:City",
-        "table:edge:Knows",
+    locations = {r["object_id"]: json.loads(r["metadata"])["location"] for r in rows if r["object_type"] == "table"}
+    assert locations == {
+        "table:node:Person": "nodes/Person",
+        "table:node:City": "nodes/City",
+        "table:edge:Knows": "edges/Knows",
     }
     assert [r["object_id"] for r in rows if r["object_type"] == "graph_head"] == ["graph_head:main"]
+
+
+def test_where_there_is_no_manifest_nothing_is_folded_yet(any_root: Root) -> None:
+    store = open_store(f"{any_root.uri}/graph", any_root.storage_options)
+    manifest = Manifest(store, "main")
+    assert manifest.folded_through() == 0
+    assert [*manifest.commits(), *manifest.recoveries()] == []
+    looked_for = (manifest.commit("commit-000001"), manifest.recovery("op"), manifest.newest_commit_until(BEGIN))
+    assert looked_for == (None, None, None)
+    assert (manifest.pins_at(1), manifest.versions_introduced(1)) == ({}, {})
+    assert store.first_name("__manifest") is None
+    assert manifest.fold(line(3)) == 3
+    assert [entry.seq for entry in manifest.commits()] == [3, 2, 1]
+
+
+def test_any_number_of_processes_create_it_at_once_and_fold_each_object_once(any_root: Root) -> None:
+    stores = [open_store(f"{any_root.uri}/graph", any_root.storage_options) for _ in range(4)]
+    objects = recovered(line(3), "lost-op")
+    barrier = threading.Barrier(len(stores))
+
+    def fold(store: ObjectStore) -> int:
+        barrier.wait()
+        return Manifest(store, "main").fold(objects)
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        assert set(pool.map(fold, stores)) == {4}
+    ids = object_ids(stores[0])
+    assert len(ids) == len(set(ids))
+    assert {"graph_head:main", "table:edge:Knows", "commit-000003", "recovery:lost-op"} <= set(ids)
+    assert [r.operation_id for r in audit.recorded(stores[0])] == ["lost-op"]
+
+
+@pytest.mark.parametrize("puts_done", [0, 1, 2])
+def test_a_creation_that_was_cut_short_is_finished_by_the_next_fold(store: DirectoryStore, puts_done: int) -> None:
+    put, puts = store.put_if_absent, iter([True] * puts_done)
+
+    def cut_short(path: str, data: bytes) -> Answer:
+        answer = put(path, data) if next(puts, False) else None
+        if answer is None:
+            raise FailpointHit
+        return answer
+
+    store.put_if_absent = cut_short  # type: ignore[method-assign]
+    with contextlib.suppress(FailpointHit):
+        Manifest(store, "main")._table.create()
+    store.put_if_absent = put  # type: ignore[method-assign]
+    assert Manifest(store, "main").folded_through() == 0
+    assert Manifest(store, "main").fold(line(2)) == 2
+    assert len(object_ids(store)) == len(set(object_ids(store)))
+
+
+def test_a_creation_whose_answers_are_lost_is_put_again_and_a_silent_store_is_named(store: DirectoryStore) -> None:
+    put, lost = store.put_if_absent, iter([True, False, True, False])
+
+    def losing(path: str, data: bytes) -> Answer:
+        answer = put(path, data)
+        return Answer.UNCLEAR if next(lost) else answer
+
+    store.put_if_absent = losing  # type: ignore[method-assign]
+    assert Manifest(store, "main").fold(line(1)) == 1
+    store.put_if_absent = lambda path, data: Answer.UNCLEAR  # type: ignore[method-assign]
+    shutil.rmtree(store.root / "__manifest")
+    with pytest.raises(StorageError, match="no clear answer"):
+        Manifest(store, "main").fold(line(1))
+
+
+def test_versions_have_the_names_that_list_newest_first(store: DirectoryStore) -> None:
+    born(store).fold(line(2))
+    finals = [name for name in store.names("__manifest/_versions") if name.endswith(".manifest")]
+    assert finals == [f"{SEQ_MAX - version:020}.manifest" for version in (3, 2, 1)]
 
 
 def test_history_comes_back_newest_first_with_everything_that_was_said(store: DirectoryStore) -> None:
@@ -81,6 +140,7 @@ def test_history_comes_back_newest_first_with_everything_that_was_said(store: Di
     assert (newest.commit_id, newest.parent, newest.op_id) == ("commit-000006", "commit-000005", "op-6")
     assert (newest.kind, newest.actor, newest.tenant, newest.tables) == ("Load", "ann", "acme", (PERSON,))
     assert newest.at == BEGIN + timedelta(seconds=6)
+    assert (newest.payload_hash, newest.nodes, newest.edges, newest.rejected) == ("hash-6", 6, 7, 8)
     assert [e.seq for e in Manifest(store, "main").commits(limit=2)] == [7, 6]
 
 
@@ -115,8 +175,7 @@ def test_two_that_fold_at_once_fold_each_object_exactly_once(store: DirectorySto
     with ThreadPoolExecutor(len(folders)) as pool:
         list(pool.map(fold, folders))
     assert [entry.seq for entry in Manifest(store, "main").commits()] == list(range(41, 0, -1))
-    rows = lance.dataset(f"{store.uri}/__manifest").to_table().to_pylist()
-    ids = [row["object_id"] for row in rows]
+    ids = object_ids(store)
     assert len(ids) == len(set(ids))
 
 
@@ -162,6 +221,44 @@ def test_a_commit_is_found_by_its_id_and_by_a_time(store: DirectoryStore) -> Non
     assert until is not None
     assert until.seq == 4
     assert manifest.newest_commit_until(BEGIN) is None
+
+
+def test_table_versions_are_those_that_a_number_of_the_line_brought_in(store: DirectoryStore) -> None:
+    manifest = born(store)
+    objects = line(10)
+    manifest.fold(objects)
+    for obj in objects:
+        assert manifest.versions_introduced(obj.seq) == {k: pin.version for k, pin in obj.introduced().items()}
+
+
+def test_recoveries_are_folded_with_everything_that_was_said(store: DirectoryStore) -> None:
+    objects = recovered(recovered(line(2), "op-a"), "op-b", "op-c")
+    manifest = born(store)
+    manifest.fold(objects)
+    told = [recovery for obj in objects for recovery in obj.recoveries]
+    assert list(manifest.recoveries()) == told[::-1]
+    assert list(manifest.recoveries(through=3)) == told[:1]
+    assert manifest.recovery("op-b") == told[1]
+    assert manifest.recovery("op-1") is None
+    rows = lance.dataset(f"{store.uri}/__manifest").to_table(filter="object_type = 'graph_recovery'").to_pylist()
+    assert [(row["object_id"], row["seq"]) for row in rows] == [
+        ("recovery:op-a", 3),
+        ("recovery:op-b", 4),
+        ("recovery:op-c", 4),
+    ]
+    assert rows[0]["at"] == BEGIN + timedelta(seconds=3, microseconds=7)
+
+
+def test_a_fold_that_was_killed_before_its_final_name_is_seen_by_nobody(store: DirectoryStore) -> None:
+    manifest, objects = born(store), line(3)
+    with armed({Point.D_FOLD_STAGED: Action(fail)}), pytest.raises(FailpointHit):
+        manifest.fold(objects)
+    assert Manifest(store, "main").folded_through() == 1
+    assert Manifest(store, "main").fold(objects) == 3
+    assert manifest.fold(objects) == 3
+    assert [entry.seq for entry in manifest.commits()] == [3, 2, 1]
+    store.delete_all(manifest.take_leftovers())
+    assert manifest.take_leftovers() == []
 
 
 def test_a_tail_is_sealed_when_it_is_full_and_history_stays_whole(store: DirectoryStore) -> None:
@@ -221,9 +318,18 @@ def test_a_manifest_of_another_format_is_refused(store: DirectoryStore, stamp: i
         manifest.folded_through()
 
 
-def test_a_manifest_that_is_gone_is_named(store: DirectoryStore) -> None:
+def test_a_manifest_that_can_t_be_read_is_named(store: DirectoryStore) -> None:
+    store.put(f"__manifest/_versions/{FIRST_MANIFEST}", b"junk")
     with pytest.raises(StorageError, match="__manifest"):
         Manifest(store, "main").folded_through()
+
+
+def test_a_manifest_that_is_gone_is_not_begun_again_in_the_middle_of_the_line(store: DirectoryStore) -> None:
+    born(store).fold(line(3))
+    shutil.rmtree(store.root / "__manifest")
+    with pytest.raises(InvariantViolation, match=r"can't fold object 4.*folded through 0.*backup"):
+        Manifest(store, "main").fold(line(4)[3:])
+    assert store.first_name("__manifest") is None
 
 
 def test_a_manifest_that_somebody_else_wrote_to_is_noticed(store: DirectoryStore) -> None:
@@ -238,7 +344,7 @@ def test_a_fold_on_top_of_versions_that_were_deleted_since_begins_again(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lance would rebase it over the gap, and fold everything a second time."""
-    monkeypatch.setattr("omniray.engine.manifest.KEPT_VERSIONS", 2)
+    monkeypatch.setattr("omniray.engine.swap.KEPT_VERSIONS", 2)
     objects = line(20)
     sleeper = born(store)
     sleeper.fold(objects[:2])

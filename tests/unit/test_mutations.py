@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import omniray
-from omniray import ConstraintViolation, ExpectedVersionMismatch, Graph, NotFound, ParseError, RecordError
+from omniray import ConstraintViolation, ExpectedVersionMismatch, Graph, InputError, NotFound, ParseError, RecordError
 from omniray.engine.errors import QueryError
+from omniray.engine.mutate import MutationIntent
+from omniray.engine.write import Author
 
 SCHEMA = """
 node Person { name: String @key   age: I32?   seen: DateTime?   @range(age, 0..150) }
@@ -152,3 +154,26 @@ def test_a_strict_write_says_which_table_moved_and_how_far(graph: Graph) -> None
     with pytest.raises(ExpectedVersionMismatch) as lost:
         graph.mutate('query q() { insert Person { name: "e" } }', expected_versions={"node:Person": expected})
     assert lost.value.facts == {"table_key": "node:Person", "expected": expected, "actual": expected + 1}
+
+
+def intent(graph: Graph, txn_id: str | None) -> MutationIntent:
+    text = 'query q() { insert Note { text: "hm" } }'
+    return MutationIntent.of(text, {}, graph.schema, Author(), {}, name=None, now=datetime.now(UTC), txn_id=txn_id)
+
+
+def test_an_id_of_the_caller_s_is_the_commit_s_and_what_it_says_is_hashed(graph: Graph) -> None:
+    first, again = (intent(graph, txn_id) for txn_id in ("01J0000000000000000000000A", "01j0000000000000000000000a"))
+    assert first.commit_id == again.commit_id == "01J0000000000000000000000A"
+    assert first.resubmittable
+    assert first.payload_hash == again.payload_hash != ""
+
+
+def test_a_mutation_without_an_id_gets_a_new_one_and_is_not_hashed(graph: Graph) -> None:
+    first, other = intent(graph, None), intent(graph, None)
+    assert first.commit_id != other.commit_id
+    assert (first.resubmittable, first.payload_hash) == (False, "")
+
+
+def test_an_id_that_is_no_ulid_is_refused(graph: Graph) -> None:
+    with pytest.raises(InputError, match="no transaction id"):
+        intent(graph, "order-17")

@@ -1,17 +1,21 @@
-"""Staged files of a load: which are the graph's afterwards, and which go."""
+"""Staged files of a load: when they are announced, which are the graph's afterwards, and which go."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
 from omniray.engine import row_sink
+from omniray.engine.errors import StorageError
 from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import ID
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.store import open_store
 from omniray.engine.tables import StagedRows, Table, TableStorage
-from tests.graphs import SCHEMA, files_below, rows_of
+from tests.graphs import SCHEMA, files_below, new_graph, rows_of
 from tests.stores import Root
 
 PERSON = parse_schema(SCHEMA).type("Person")
@@ -19,30 +23,65 @@ NOTHING_DROPPED = pa.array([], pa.int64())
 NOTHING_ADOPTED = pa.table({"row": pa.array([], pa.int64()), "id": pa.array([], pa.string())})
 
 
-@pytest.fixture
-def table(disk: Root) -> Table:
-    return TableStorage(open_store(disk.uri)).create(PERSON)
+class Storage(TableStorage):
+    """Notes when staging begins, and what was there by then."""
+
+    def __init__(self, disk: Root) -> None:
+        super().__init__(open_store(f"{disk.uri}/graph"))
+        self.began_us: list[int] = []
+
+    def stage_rows(self, table: Table, rows: pa.RecordBatchReader | pa.Table) -> StagedRows:
+        self.began_us.append(time.time_ns() // 1000)
+        return super().stage_rows(table, rows)
 
 
 @pytest.fixture
-def sink(disk: Root, table: Table, monkeypatch: pytest.MonkeyPatch) -> RowSink:
-    """A sink whose rows have all gone to files, for there are too many of them."""
+def storage(disk: Root) -> Storage:
+    new_graph(disk).close()
+    return Storage(disk)
+
+
+@pytest.fixture
+def table(storage: Storage) -> Table:
+    return storage.open(PERSON, 1, "", 0)
+
+
+MakeSink = Callable[..., RowSink]
+
+
+@pytest.fixture
+def new_sink(storage: Storage, table: Table, monkeypatch: pytest.MonkeyPatch) -> MakeSink:
+    """Makes sinks that hold two rows in memory and stage more of them."""
     monkeypatch.setattr(row_sink, "INLINE_ROWS_MAX", 2)
-    sink = RowSink(PERSON, TableStorage(open_store(disk.uri)), lambda key: table)
-    for name in "abcd":
+
+    def make(announce: Callable[[Table], None] = lambda table: None) -> RowSink:
+        return RowSink(PERSON, storage, lambda key: table, announce)
+
+    return make
+
+
+def fill(sink: RowSink, names: str) -> None:
+    for name in names:
         sink.write(rows_of(PERSON, [name]).to_batches()[0])
     sink.finish()
+
+
+@pytest.fixture
+def sink(new_sink: MakeSink) -> RowSink:
+    """A sink whose rows have all gone to files, for there are too many of them."""
+    sink = new_sink()
+    fill(sink, "abcd")
     return sink
 
 
 def ids(disk: Root, rows: pa.Table | StagedRows) -> list[str]:
     assert isinstance(rows, StagedRows)
-    batches = TableStorage(open_store(disk.uri)).read_staged(PERSON, rows)
+    batches = Storage(disk).read_staged(PERSON, rows)
     return [one for batch in batches for one in batch.column(ID).to_pylist()]
 
 
 def files(disk: Root) -> list[str]:
-    return files_below(f"{disk.uri}/{PERSON.path}/data")
+    return files_below(f"{disk.uri}/graph/{PERSON.path}/data")
 
 
 def test_rows_that_a_judgement_drops_are_left_out_and_the_first_files_go(sink: RowSink, disk: Root) -> None:
@@ -72,3 +111,43 @@ def test_adopted_ids_take_the_place_of_minted_ones(sink: RowSink, disk: Root) ->
     rows = sink.rows(dropped=pa.array([0]), adopted=adopted)
     assert ids(disk, rows) == ["b", "old", "d"]
     sink.close(used=True)
+
+
+def test_files_are_announced_once_before_the_first_of_them_is_there(
+    new_sink: MakeSink, storage: Storage, table: Table
+) -> None:
+    announced: list[tuple[Table, int]] = []
+    sink = new_sink(lambda table: announced.append((table, len(storage.began_us))))
+    fill(sink, "abcdef")
+    sink.rows(dropped=pa.array([0]), adopted=NOTHING_ADOPTED)
+    sink.close(used=False)
+    assert (announced, len(storage.began_us)) == ([(table, 0)], 2)
+
+
+def test_rows_that_stay_in_memory_are_not_announced(new_sink: MakeSink) -> None:
+    announced: list[Table] = []
+    sink = new_sink(announced.append)
+    fill(sink, "ab")
+    sink.close(used=False)
+    assert announced == []
+
+
+def test_nothing_is_staged_that_could_not_be_announced(new_sink: MakeSink, disk: Root) -> None:
+    def refuse(table: Table) -> None:
+        raise StorageError("the store is down")
+
+    sink = new_sink(refuse)
+    with pytest.raises(StorageError, match="down"):
+        fill(sink, "abcd")
+    sink.close(used=False)
+    assert files(disk) == []
+
+
+def test_staged_rows_bear_a_time_before_their_first_byte(sink: RowSink, storage: Storage) -> None:
+    first = sink.rows(dropped=NOTHING_DROPPED, adopted=NOTHING_ADOPTED)
+    rewritten = sink.rows(dropped=pa.array([1]), adopted=NOTHING_ADOPTED)
+    sink.close(used=True)
+    assert isinstance(first, StagedRows)
+    assert isinstance(rewritten, StagedRows)
+    staged, staged_again = storage.began_us
+    assert 0 < first.staged_since_us <= staged <= rewritten.staged_since_us <= staged_again

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -124,6 +125,32 @@ def test_a_folder_is_not_its_namesake_with_more_letters(store: ObjectStore) -> N
     assert store.first_name("folder") is None
 
 
+def test_all_files_below_a_folder_are_listed_in_byte_order_of_their_paths(store: ObjectStore) -> None:
+    for path in ("folder/b", "folder/a/x", "folder/a/y/z", "folder/a-b/x", "folder/a.txt", "folder-2/x", "top"):
+        store.put(path, path.encode())
+    expected = ["folder/a-b/x", "folder/a.txt", "folder/a/x", "folder/a/y/z", "folder/b"]
+    assert [file.path for file in store.files("folder")] == expected
+    assert [file.path for file in store.files("folder/")] == expected
+    assert [file.path for file in store.files("")] == ["folder-2/x", *expected, "top"]
+    assert [file.size for file in store.files("folder")] == [len(path) for path in expected]
+    assert list(store.files("nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "left"),
+    [("a-b", ["a-b/x", "a.txt", "a/x", "b"]), ("a-b/x", ["a.txt", "a/x", "b"]), ("a.txt", ["a/x", "b"]), ("b", [])],
+)
+def test_files_are_listed_from_behind_a_name(store: ObjectStore, after: str, left: list[str]) -> None:
+    for name in ("b", "a/x", "a-b/x", "a.txt"):
+        store.put(f"folder/{name}", b"")
+    assert [file.path for file in store.files("folder", after=after)] == [f"folder/{name}" for name in left]
+
+
+def test_files_are_dated_in_microseconds_of_the_epoch(store: ObjectStore) -> None:
+    store.put("file", b"")
+    assert abs(next(store.files("")).modified_us - time.time_ns() // 1000) < 24 * 3600 * 1e6
+
+
 def test_deleting_is_quiet_about_what_is_not_there(store: ObjectStore) -> None:
     for name in "abc":
         store.put(name, b"")
@@ -229,6 +256,29 @@ def test_a_folder_without_permission_is_named(directory: DirectoryStore) -> None
     assert refusal.value.facts["path"] == str(directory.root / "object")
 
 
+def test_temporary_files_are_shown_among_the_files_alone(directory: DirectoryStore) -> None:
+    """They are no objects, yet the sweep must find those that a kill left."""
+    directory.put("folder/object", b"")
+    (directory.root / "folder" / f"{TEMPORARY}x").write_bytes(b"half")
+    assert list(directory.names("folder")) == ["object"]
+    assert [file.path for file in directory.files("")] == [f"folder/{TEMPORARY}x", "folder/object"]
+
+
+def test_a_file_on_disk_has_the_time_of_its_last_change(directory: DirectoryStore) -> None:
+    directory.put("file", b"")
+    os.utime(directory.root / "file", ns=(1_000, 5_000_000))
+    assert next(directory.files("")).modified_us == 5_000
+
+
+def test_a_file_that_vanishes_while_they_are_listed_is_left_out(directory: DirectoryStore) -> None:
+    for name in "abc":
+        directory.put(f"folder/{name}", b"")
+    listed = directory.files("folder")
+    assert next(listed).path == "folder/a"
+    directory.delete("folder/b")
+    assert [file.path for file in listed] == ["folder/c"]
+
+
 # S3
 
 
@@ -254,6 +304,8 @@ def test_more_names_than_fit_a_page_are_listed_in_order_and_deleted(server: S3Se
     fill(server, [f"bucket/pages/folder/{name}" for name in names])
     assert list(store.names("folder")) == names
     assert store.first_name("folder") == names[0]
+    assert [file.path for file in store.files("")] == [f"folder/{name}" for name in names]
+    assert [file.path for file in store.files("folder", after=names[4])] == [f"folder/{name}" for name in names[5:]]
     store.delete_all([f"folder/{name}" for name in names[1:]])
     assert list(store.names("folder")) == names[:1]
 

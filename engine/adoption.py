@@ -1,0 +1,74 @@
+"""Whether rows that a foreign writer left in tables may become the graph's.
+
+They are judged as a load that overwrites those tables with all of their rows would be: every value, every id, and every
+rule over several rows, in the whole graph. The first thing that is wrong refuses all of them; nothing is mended here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from omniray.engine.conform import conform
+from omniray.engine.constraints import judge
+from omniray.engine.errors import ConstraintViolation, RecordError, TableDrift
+from omniray.engine.keylog import KeyLog
+from omniray.engine.mode import Mode
+from omniray.engine.records import RawBatch, numbered
+from omniray.engine.schema import ID, Schema
+from omniray.engine.state import PinnedState
+from omniray.engine.tables import STORAGE_VERSION, Table
+
+ADVICE = "mend the table with what wrote it and try again, or set the change aside with 'omniray repair --discard'"
+
+
+def refuse_unfit(schema: Schema, foreign: Iterable[Table], state: PinnedState) -> None:
+    """Raise unless the graph at `state` may have these tables' rows in place of its own."""
+    with KeyLog(schema) as log:
+        for table in foreign:
+            _refuse_other_shape(table, state.table(table.type.table_key))
+            log.begin(table.type, Mode.OVERWRITE)
+            _take(log, table)
+        refusal = judge(log, schema, state).refusal
+    if refusal is not None:
+        raise ConstraintViolation(
+            f"{refusal.table_key} can't be adopted: {refusal.reason}; {ADVICE}", table_key=refusal.table_key
+        )
+
+
+def _refuse_other_shape(foreign: Table, pinned: Table) -> None:
+    """Later writes lay their files beside the foreign ones: columns, their ids and the file format must be the same."""
+    before, after = pinned.dataset, foreign.dataset
+    if after.lance_schema != before.lance_schema:
+        what = f"its schema changed to {', '.join(f'{f.name}: {f.type}' for f in after.schema)}"
+    elif after.data_storage_version != STORAGE_VERSION or after.has_stable_row_ids:
+        what = f"it was rewritten in another storage format ({after.data_storage_version})"
+    else:
+        return
+    raise TableDrift(
+        f"{foreign.type.table_key} can't be adopted: {what}; {ADVICE}",
+        table_key=foreign.type.table_key, version=foreign.version,
+    )  # fmt: skip
+
+
+def _take(log: KeyLog, table: Table) -> None:
+    """Check the values of all rows and log their keys."""
+    for raw in _raw(table):
+        conformed, rejections = conform(raw)
+        ids = conformed.rows[ID]
+        if rejections or ids.null_count:
+            why = str(rejections[0]) if rejections else f"{raw.source}: a row has no id"
+            raise RecordError(
+                f"{table.type.table_key} can't be adopted: {why}; {ADVICE}",
+                table_key=table.type.table_key, version=table.version,
+            )  # fmt: skip
+        log.add(table.type, conformed.rows, conformed.records, conformed.source)
+
+
+def _raw(table: Table) -> Iterator[RawBatch]:
+    source, first = f"{table.type.path} version {table.version}", 1
+    for batch in table.scan():
+        columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        yield RawBatch(table.type, columns, numbered(first, batch.num_rows), source)
+        first += batch.num_rows

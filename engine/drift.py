@@ -1,0 +1,185 @@
+"""Drift: tables that something other than omniray wrote to, found by what their versions are called and hold.
+
+Two things can have happened. The foreign writer is *ahead*: versions beyond the one that the graph pins. Or it has
+*taken* a name: it committed while a pinned version had only its staging name, and now that version's final name holds
+the foreign manifest. HEAD is read before the line, else a version that was committed in between would look foreign;
+names are told apart by the transaction that the bytes under them name. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from omniray.engine import archive
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import InvariantViolation, NotFound
+from omniray.engine.finalise import observe_final_name
+from omniray.engine.line import CommitObject, Pin
+from omniray.engine.recovery import FinalName, TableClass, TableFacts, classify
+from omniray.engine.schema import ElementType, Schema
+from omniray.engine.store import ObjectStore
+from omniray.engine.tables import TableStorage, VersionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A pinned version of one table whose Phase D is not known to be through, and what its final name holds."""
+
+    pin: Pin
+    commits: tuple[str, ...]
+    final_name: FinalName
+
+
+@dataclass(frozen=True, slots=True)
+class DriftedTable:
+    """A table that drifted, seen from the newest object of the line. `unfinished` are in the line's order."""
+
+    type: ElementType
+    kind: TableClass
+    pin: Pin
+    head: int
+    unfinished: tuple[Unfinished, ...]
+
+    @property
+    def table_key(self) -> str:
+        return self.type.table_key
+
+    @property
+    def is_taken(self) -> bool:
+        return self.kind is TableClass.FINAL_NAME_TAKEN
+
+    @property
+    def taken(self) -> tuple[Unfinished, ...]:
+        """The pinned versions whose final names hold foreign manifests."""
+        return tuple(one for one in self.unfinished if one.final_name is FinalName.FOREIGN)
+
+    @property
+    def commits_at_stake(self) -> tuple[str, ...]:
+        """The acknowledged commits that plain Lance can't see because of it: from the first name taken on."""
+        first = next((n for n, one in enumerate(self.unfinished) if one.final_name is FinalName.FOREIGN), None)
+        return () if first is None else tuple(commit for one in self.unfinished[first:] for commit in one.commits)
+
+    @property
+    def foreign_versions(self) -> tuple[int, ...]:
+        """The numbers that hold what the foreign writer wrote, as far as they can be told."""
+        return (*(one.pin.version for one in self.taken), *range(self.pin.version + 1, self.head + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """The drifted tables among those looked at, and the line as it was when they were found to be so."""
+
+    newest: CommitObject
+    unfinished: tuple[CommitObject, ...]  # the objects whose Phase D is not known to be through, oldest first
+    drifted: tuple[DriftedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignVersion:
+    """One version that a foreign writer made. `rows_before` is None where the version before it is gone."""
+
+    version: int
+    operation: str
+    transaction: str
+    at: datetime
+    rows_before: int | None
+    rows_after: int
+    schema_changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What a foreign writer did to one table, as `omniray repair` shows it."""
+
+    table_key: str
+    kind: TableClass
+    pinned: int
+    head: int
+    commits_at_stake: tuple[str, ...]  # acknowledged, and invisible to plain Lance because of it
+    foreign: tuple[ForeignVersion, ...]
+
+    def __str__(self) -> str:
+        what = ", ".join(f"{one.operation} as version {one.version}" for one in self.foreign)
+        return f"{self.table_key}: {self.kind}, pinned {self.pinned}, HEAD {self.head}: {what or 'already gone'}"
+
+
+def sight(
+    store: ObjectStore, log: CommitLog, schema: Schema, newest: Callable[[], CommitObject], table_keys: Iterable[str]
+) -> Sighting:
+    """Find out which of the tables have drifted; `newest` reads the line's newest object when it is called."""
+    types = [_type(schema, key) for key in table_keys]
+    heads = {type.table_key: archive.newest_version(store, type.path) for type in types}
+    line = newest()
+    done = line.finalised_through
+    unfinished = tuple(obj for obj in reversed(log.down_to(line, done + 1)) if obj.seq > done)
+    found = (_look(store, type, line.pins[type.table_key], heads[type.table_key], unfinished) for type in types)
+    return Sighting(line, unfinished, tuple(table for table in found if table is not None))
+
+
+def _type(schema: Schema, table_key: str) -> ElementType:
+    if table_key not in schema.by_table_key:
+        raise NotFound(f"no table {table_key!r}; the graph has {', '.join(schema.by_table_key)}", table_key=table_key)
+    return schema.by_table_key[table_key]
+
+
+def _look(
+    store: ObjectStore, type: ElementType, pin: Pin, head: int, unfinished: Sequence[CommitObject]
+) -> DriftedTable | None:
+    own = tuple(_unfinished(store, type.table_key, unfinished))
+    match classify(False, _facts(store, pin, head, own)):
+        case TableClass.NO_MOVEMENT:
+            return None
+        case TableClass.INVARIANT_VIOLATION:
+            raise InvariantViolation(
+                f"{type.table_key}: version {pin.version} is pinned and nowhere to be found, HEAD is {head}; "
+                f"restore {type.path}/_versions from a backup",
+                table_key=type.table_key, version=pin.version, head=head,
+            )  # fmt: skip
+        case kind:
+            return DriftedTable(type, kind, pin, head, own)
+
+
+def _unfinished(store: ObjectStore, table_key: str, objects: Iterable[CommitObject]) -> Iterator[Unfinished]:
+    for obj in objects:
+        if (pin := obj.introduced().get(table_key)) is not None:
+            commits = tuple(commit.commit_id for commit in obj.commits)
+            yield Unfinished(pin, commits, observe_final_name(store, pin))
+
+
+def _facts(store: ObjectStore, pin: Pin, head: int, unfinished: Sequence[Unfinished]) -> TableFacts:
+    """The facts of the newest pin; a name that was taken from an older one counts as taken from it."""
+    names = [one.final_name for one in unfinished]
+    if FinalName.FOREIGN in names:
+        name = FinalName.FOREIGN
+    elif names:
+        name = names[-1]
+    else:
+        name = FinalName.OURS if head >= pin.version else FinalName.ABSENT
+    if name is FinalName.ABSENT and pin.staging is not None and store.get(pin.staging) is None:
+        name = observe_final_name(store, pin)  # another process may have finished Phase D meanwhile
+        return TableFacts(pin.version, head, name, has_staging_name=False)
+    return TableFacts(pin.version, head, name, has_staging_name=pin.staging is not None)
+
+
+def describe(storage: TableStorage, table: DriftedTable) -> Drift:
+    """Read what the foreign versions of a table did."""
+    newest = storage.open_foreign(table.type, max(table.head, *table.foreign_versions))
+    numbers = sorted({number for version in table.foreign_versions for number in (version - 1, version)})
+    facts = {one.version: one for one in storage.describe_versions(newest, numbers)}
+    foreign = (_foreign(table.type, facts, version) for version in table.foreign_versions if version in facts)
+    return Drift(table.table_key, table.kind, table.pin.version, table.head, table.commits_at_stake, tuple(foreign))
+
+
+def _foreign(type: ElementType, facts: Mapping[int, VersionFacts], version: int) -> ForeignVersion:
+    own, before = facts[version], facts.get(version - 1)
+    return ForeignVersion(
+        version=version,
+        operation=own.operation,
+        transaction=own.transaction,
+        at=own.at,
+        rows_before=None if before is None else before.rows,
+        rows_after=own.rows,
+        schema_changed=not own.schema.equals(type.arrow),
+    )

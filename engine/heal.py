@@ -1,0 +1,278 @@
+"""Recovery: finds operations that their owners left, and finishes them or clears them away.
+
+    observe    read what is durable: HEAD of the tables, then the line, then the names of pinned versions
+    decide     pure, in `recovery.py`
+    apply      roll forward: Phase D of everything above `finalised_through`, in order
+               roll back: delete staging manifests; there is nothing to restore
+    record     one `Recovery` per operation in the line, folded into the audit table
+    forget     delete the sidecar, last
+
+An operation is discarded only after the epoch was raised and the line read up to there: whatever its owner still puts
+is refused, so a mistaken belief that somebody is dead costs a retry and nothing else. Killed anywhere, the next
+recovery does the rest; any number of them may run at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ulid import ULID
+
+from omniray.engine import archive
+from omniray.engine.errors import InvariantViolation, TableDrift
+from omniray.engine.failpoints import Point, reach
+from omniray.engine.finalise import Finaliser, observe_final_name
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED, SEQ_MAX, CommitObject, Recovery, change_owner, remark
+from omniray.engine.lineage import Lineage
+from omniray.engine.process import is_known_dead
+from omniray.engine.recovery import (
+    RECORDED_AS,
+    Decision,
+    FinalName,
+    OperationFacts,
+    TableClass,
+    TableFacts,
+    classify,
+    decide,
+    epoch_of,
+)
+from omniray.engine.sidecar import STAGING, Sidecar, Sidecars, SidecarTable
+from omniray.engine.store import ObjectStore
+from omniray.engine.tip import Tip
+
+log = logging.getLogger("omniray")
+
+GRACE_S = 600.0
+LEASE_S = 24 * 3600.0
+LOOK_EVERY_S = 1.0
+SETTLED_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What one run of the recovery did: operation ids by what became of them."""
+
+    rolled_forward: tuple[str, ...] = ()
+    rolled_back: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # of owners that live, or have time yet
+    awaiting_repair: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One sidecar with what was decided about it."""
+
+    sidecar: Sidecar
+    decision: Decision
+    classes: Mapping[str, TableClass] = field(default_factory=dict)
+
+
+class Recoverer:
+    """Recovers the operations of one branch on behalf of one owner of its line."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        sidecars: Sidecars,
+        lineage: Lineage,
+        finaliser: Finaliser,
+        *,
+        owner: str = EMBEDDED,
+        grace_s: float = GRACE_S,
+        is_dead: Callable[[Sidecar], bool] = lambda sidecar: is_known_dead(sidecar.process),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._sidecars, self._lineage, self._finaliser = store, sidecars, lineage, finaliser
+        self._owner, self._grace_s = owner, grace_s
+        self._is_dead, self._now = is_dead, now
+        self._looked_at = now()
+
+    def is_look_due(self) -> bool:
+        """Whether a write should look for operations that were left; writes in quick succession need not all look."""
+        return not 0 <= self._now() - self._looked_at < LOOK_EVERY_S
+
+    def look(self) -> list[Sidecar]:
+        """Operations whose owner is gone. What has only just begun is not read: most of it is under way."""
+        self._looked_at = self._now()
+        settled_ms = (self._now() - SETTLED_S) * 1000
+        listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
+        return [sidecar for sidecar in self._sidecars.read_all(listed) if self._is_gone(sidecar)]
+
+    def recover(self, tip: Tip, *, also: Iterable[str] = ()) -> RecoveryReport:
+        """Recover every operation whose owner is gone, and those in `also`, whose callers know that they are."""
+        self._looked_at = self._now()
+        wanted = set(also)
+        found = self._sidecars.read_all(self._sidecars.listed())
+        left = tuple(s.operation_id for s in found if s.operation_id not in wanted and not self._is_gone(s))
+        sidecars = [s for s in found if s.operation_id not in left]
+        if not sidecars:
+            return RecoveryReport(left=left)
+        cases = self._examine(tip, sidecars)
+        if any(case.decision is Decision.RAISE_FIRST for case in cases):
+            self._raise_epoch(tip, max(s.epoch for s in sidecars))
+            cases = self._examine(tip, sidecars)
+        self._refuse_lost(cases)
+        return self._apply(tip, cases, left)
+
+    def _is_gone(self, sidecar: Sidecar) -> bool:
+        age_s = self._now() - sidecar.created_at_us / 1e6
+        return self._is_dead(sidecar) or age_s > (LEASE_S if sidecar.kind == STAGING else self._grace_s)
+
+    # Observe
+
+    def _examine(self, tip: Tip, sidecars: Sequence[Sidecar]) -> list[_Case]:
+        """HEAD is read before the line, so that only a foreign writer can be ahead of what the line then pins."""
+        tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
+        heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
+        newest = tip.refresh()
+        facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
+        return [self._case(sidecar, newest, facts) for sidecar in sidecars]
+
+    def _observe_table(self, newest: CommitObject, table_key: str, head: int) -> TableFacts:
+        """Names are looked for as final, staging, then final again, since Phase D may run meanwhile."""
+        pin = newest.pins[table_key]
+        final = observe_final_name(self._store, pin)
+        if final is not FinalName.ABSENT or pin.staging is None:
+            return TableFacts(pin.version, head, final, has_staging_name=False)
+        has_staging_name = self._store.get(pin.staging) is not None
+        return TableFacts(pin.version, head, observe_final_name(self._store, pin), has_staging_name)
+
+    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts]) -> _Case:
+        named = self._is_named(sidecar, newest)
+        epoch = epoch_of(sidecar.epoch, newest.epoch)
+        operation = OperationFacts(
+            named=named,
+            gone=True,
+            epoch=epoch,
+            may_put=newest.owner == self._owner,
+            own=self._owner != EMBEDDED and (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner),
+            staging_only=sidecar.kind == STAGING,
+        )
+        classes = {t.table_key: classify(named, facts[t.table_key]) for t in sidecar.tables if t.table_key in facts}
+        return _Case(sidecar, decide(operation, classes.values()), classes)
+
+    def _is_named(self, sidecar: Sidecar, newest: CommitObject) -> bool:
+        """Whether this very operation is in the line or the lineage; another attempt of the same write is not it."""
+        found = (self._lineage.find(intent.commit_id, newest) for intent in sidecar.intents)
+        return any(commit is not None and commit[0].op_id == sidecar.operation_id for commit in found)
+
+    # Decide
+
+    def _raise_epoch(self, tip: Tip, above: int) -> None:
+        def build(newest: CommitObject) -> CommitObject | None:
+            if newest.epoch > above or newest.owner != self._owner:
+                return None
+            return change_owner(newest, op_id=new_ulid(), owner=self._owner)
+
+        reach(Point.RECOVERY_BEFORE_RAISE)
+        tip.extend(build)
+        reach(Point.RECOVERY_AFTER_RAISE)
+
+    def _refuse_lost(self, cases: Iterable[_Case]) -> None:
+        for case in cases:
+            if case.decision is Decision.ABORT:
+                outcomes = {key: str(found) for key, found in case.classes.items()}
+                raise InvariantViolation(
+                    f"can't recover {case.sidecar}: {_facts(outcomes)}. Something that the graph pins is lost; "
+                    "everything is kept as it is. Restore the missing files of these tables from a backup, then run "
+                    "'omniray recover' again; a read-only open still works",
+                    operation_id=case.sidecar.operation_id, outcomes=outcomes,
+                )  # fmt: skip
+
+    # Apply
+
+    def _apply(self, tip: Tip, cases: Sequence[_Case], left: tuple[str, ...]) -> RecoveryReport:
+        by: dict[Decision, list[_Case]] = {decision: [] for decision in Decision}
+        for case in cases:
+            by[case.decision].append(case)
+        forward, back = by[Decision.ROLL_FORWARD], by[Decision.ROLL_BACK]
+        awaiting = by[Decision.AWAIT_REPAIR]
+        left += _ids(by[Decision.LEAVE]) + _ids(by[Decision.RAISE_FIRST])
+        try:
+            if forward:
+                self._finish_phase_d(tip)
+            for case in back:
+                self._roll_back(case.sidecar)
+            if not self._record(tip, forward + back):
+                return RecoveryReport(left=left + _ids(forward + back), awaiting_repair=_ids(awaiting))
+        except TableDrift as drift:  # the others' Phase D can't be finished either: their numbers come later
+            log.warning("event=recovery_waits error=%s", drift)
+            return RecoveryReport(left=left, awaiting_repair=_ids(forward + back + awaiting))
+        self._forget(forward + back + by[Decision.FORGET])
+        return RecoveryReport(_ids(forward), _ids(back), left, _ids(awaiting))
+
+    def _finish_phase_d(self, tip: Tip) -> None:
+        self._finaliser.notice(tip.newest)
+        self._finaliser.flush()
+
+    def _roll_back(self, sidecar: Sidecar) -> None:
+        reach(Point.RECOVERY_BEFORE_APPLY)
+        for table in sidecar.tables:
+            for path in self._staging_names(table):
+                self._store.delete(path)
+                reach(Point.RECOVERY_AFTER_STAGING_NAME)
+
+    def _staging_names(self, table: SidecarTable) -> list[str]:
+        """The staging manifests of one operation: the suffix of a name is Lance's own, so their bytes tell whose."""
+        folder = f"{table.table_path}/_versions"
+        prefix = f"{SEQ_MAX - table.expected_version - 1:020}.manifest-"
+        mark = f"{table.expected_version}-{table.transaction_uuid}.txn".encode()
+        candidates = [f"{folder}/{name}" for name in self._store.names(folder) if name.startswith(prefix)]
+        return [path for path in candidates if mark in (self._store.get(path) or b"")]
+
+    def _record(self, tip: Tip, cases: Sequence[_Case]) -> bool:
+        """Record each operation that is not recorded yet, and have it folded; False if the line is not ours any more."""
+        if not cases:
+            return True
+
+        def build(newest: CommitObject) -> CommitObject | None:
+            if newest.owner != self._owner:
+                return None
+            new = [c for c in cases if self._lineage.recovery(c.sidecar.operation_id, newest) is None]
+            recoveries = tuple(self._recovery(case) for case in new)
+            return remark(newest, op_id=new_ulid(), recoveries=recoveries) if new else None
+
+        reach(Point.RECOVERY_BEFORE_RECORD)
+        tip.extend(build)
+        reach(Point.RECOVERY_AFTER_RECORD)
+        if tip.newest.owner != self._owner:
+            return False
+        self._finish_phase_d(tip)
+        for case in cases:
+            outcomes = {key: str(found) for key, found in case.classes.items()}
+            log.warning("event=recovered decision=%s what=%s %s", case.decision, case.sidecar, _facts(outcomes))
+        return True
+
+    def _recovery(self, case: _Case) -> Recovery:
+        return Recovery(
+            operation_id=case.sidecar.operation_id,
+            recovery_kind=RECORDED_AS[case.decision],
+            recovery_for_actor=case.sidecar.actor,
+            sidecar_writer_kind=case.sidecar.kind,
+            outcomes={key: str(found) for key, found in case.classes.items()},
+            created_at_us=int(self._now() * 1e6),
+        )
+
+    def _forget(self, cases: Sequence[_Case]) -> None:
+        if not cases:
+            return
+        reach(Point.RECOVERY_BEFORE_SIDECAR)
+        self._sidecars.delete([case.sidecar.operation_id for case in cases])
+        reach(Point.RECOVERY_AFTER_SIDECAR)
+
+
+def _ids(cases: Iterable[_Case]) -> tuple[str, ...]:
+    return tuple(case.sidecar.operation_id for case in cases)
+
+
+def _facts(outcomes: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={found}" for key, found in outcomes.items())
+
+
+def _began_ms(operation_id: str) -> int:
+    """When an operation began: a ULID starts with its time."""
+    return int(ULID.from_str(operation_id).milliseconds)

@@ -1,0 +1,57 @@
+"""A lease: what a load says before it stages data files, which nothing refers to until its commit has landed.
+
+It is a sidecar of kind `Staging` for each table that is staged. A sweep spares the tables that a sidecar names, so the
+files stay while the load runs; if the load's process dies, recovery consumes the lease and the sweep the files. A lease
+only keeps a load from being disturbed: that no commit refers to files that were swept is up to `swept_before_us`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from omniray.engine.errors import StorageError
+from omniray.engine.failpoints import Point, reach
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import CommitObject
+from omniray.engine.process import this_process
+from omniray.engine.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.tables import Table
+
+log = logging.getLogger("omniray")
+
+
+class Lease:
+    """The lease of one load on one branch, which is at `newest` or was just before."""
+
+    def __init__(self, sidecars: Sidecars, branch: str, newest: CommitObject) -> None:
+        self._sidecars, self._branch = sidecars, branch
+        self._epoch, self._owner = newest.epoch, newest.owner
+        self._taken: list[str] = []
+
+    def take(self, intent: SidecarIntent, table: Table) -> None:
+        """Announce that files of the table are about to be staged; when this raises, none may be."""
+        sidecar = Sidecar(
+            operation_id=new_ulid(),
+            kind=STAGING,
+            branch=self._branch,
+            epoch=self._epoch,
+            owner=self._owner,
+            process=this_process(),
+            created_at_us=time.time_ns() // 1000,
+            intents=(intent,),
+            tables=(SidecarTable(table.type.table_key, table.type.path, table.version, transaction_uuid=""),),
+        )
+        self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have left it there
+        self._sidecars.put(sidecar)
+        reach(Point.STAGE_AFTER_LEASE)
+
+    def release(self) -> None:
+        """The load has ended, however it did; a sidecar that can't be deleted now is left to recovery."""
+        taken, self._taken = self._taken, []
+        if not taken:
+            return
+        try:
+            self._sidecars.delete(taken)
+        except StorageError as error:
+            log.warning("event=lease_kept branch=%s ops=%s error=%s", self._branch, ",".join(taken), error)

@@ -1,0 +1,86 @@
+"""Who may extend a line: everybody (`embedded`), or one incarnation of a coordinator.
+
+Every change of owner is an object of its own with the next epoch. From then on nothing that was under way can be put,
+so ownership is never a matter of belief: clocks and process ids say only when to take over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omniray.engine.errors import Fenced, LineOwned
+from omniray.engine.failpoints import Point, reach
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED, CommitObject, change_owner
+from omniray.engine.process import Process, is_known_dead, this_process
+from omniray.engine.tip import Tip
+
+_SEPARATOR = "|"
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One life of a coordinator, and where it is reached."""
+
+    ulid: str
+    process: Process
+    address: str
+
+    def __str__(self) -> str:
+        return _SEPARATOR.join(
+            (self.ulid, self.process.host, str(self.process.pid), self.process.started, self.address)
+        )
+
+    @classmethod
+    def new(cls, address: str) -> Incarnation:
+        return cls(new_ulid(), this_process(), address)
+
+    @classmethod
+    def parse(cls, owner: str) -> Incarnation:
+        ulid, host, pid, started, address = owner.split(_SEPARATOR, 4)
+        return cls(ulid, Process(host, int(pid), started), address)
+
+
+def is_owner_known_dead(owner: str) -> bool:
+    return owner != EMBEDDED and is_known_dead(Incarnation.parse(owner).process)
+
+
+def take_over(tip: Tip, owner: str) -> CommitObject:
+    """Make `owner` the only one who may extend the line, whoever did so far; `embedded` hands it to everybody."""
+
+    def build(newest: CommitObject) -> CommitObject:
+        reach(Point.OWNER_BEFORE_PUT)
+        return change_owner(newest, op_id=new_ulid(), owner=owner)
+
+    taken = tip.extend(build)
+    reach(Point.OWNER_AFTER_PUT)
+    assert taken is not None, "a change of owner is always built"
+    return taken
+
+
+def release(tip: Tip, owner: str) -> None:
+    """Hand the line back to everybody; a successor that has taken it over keeps it."""
+
+    def build(newest: CommitObject) -> CommitObject | None:
+        reach(Point.OWNER_BEFORE_PUT)
+        return change_owner(newest, op_id=new_ulid(), owner=EMBEDDED) if newest.owner == owner else None
+
+    tip.extend(build)
+    reach(Point.OWNER_AFTER_PUT)
+
+
+def refuse_stranger(owner: str, newest: CommitObject) -> None:
+    """Raise if `owner` may not put after `newest`: it is fenced, or has to go through the coordinator."""
+    if newest.owner == owner:
+        return
+    if owner != EMBEDDED:
+        raise Fenced(
+            f"the line was taken over in epoch {newest.epoch}: this coordinator's writer has ended; start a new one",
+            epoch=newest.epoch, owner=newest.owner,
+        )  # fmt: skip
+    address = Incarnation.parse(newest.owner).address
+    raise LineOwned(
+        f"a coordinator owns this branch: write through it at {address}, or take it down; if it is gone for good, "
+        "'omniray recover --take-over' hands the branch back",
+        owner=newest.owner, address=address, epoch=newest.epoch,
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""What a write says, as one hash: tells an id that is sent again from one that is used for something else.
+
+Only what the caller wants done counts, not who asks, when, or in which spelling the data came. The hash is kept in the
+lineage for as long as the id may be asked for, so what is hashed here never changes: it is part of the storage format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.mode import Mode
+from omniray.engine.query import Query
+from omniray.engine.query_values import read_param
+from omniray.engine.schema import ElementType, EnumType, Scalar
+
+
+def mutation_hash(text: str, query: Query, params: Mapping[str, Any]) -> str:
+    """The hash of a query that was chosen from a text, with parameters that are known to fit it."""
+    given = ((param, params.get(param.name)) for param in query.params)
+    values = {param.name: None if value is None else read_param(value, param.type) for param, value in given}
+    return _hash_of(["Mutation", query.name, text.strip(), values])
+
+
+class LoadPayload:
+    """Hashes the rows of a load as they pass by, before ids are minted; how they are cut into batches is no matter.
+
+    Each column of a table is a few streams of bytes, from which its values could be read back. A stream is hashed on
+    its own, so wherever one batch ends and the next begins, it stays the same.
+    """
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._tables: dict[str, defaultdict[str, hashlib._Hash]] = {}
+
+    def add(self, type: ElementType, rows: pa.RecordBatch) -> None:
+        streams = self._tables.setdefault(type.table_key, defaultdict(hashlib.sha256))
+        for name in rows.schema.names:
+            for stream, data in _streams(f"{name} {_kind(type, name)}", rows.column(name)):
+                streams[stream].update(data)
+
+    def hexdigest(self) -> str:
+        """The hash of everything so far."""
+        tables = {
+            table_key: {name: stream.hexdigest() for name, stream in streams.items()}
+            for table_key, streams in self._tables.items()
+        }
+        return _hash_of(["Load", self._mode, tables])
+
+
+def _hash_of(facts: list[Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+
+def _kind(type: ElementType, name: str) -> str:
+    """What a column holds, in words of our own: Arrow may spell its types in another way tomorrow."""
+    property = type.property(name)
+    return str(Scalar.STRING if property is None or isinstance(property.type, EnumType) else property.type)
+
+
+def _streams(name: str, column: pa.Array) -> Iterator[tuple[str, memoryview]]:
+    """A column's bytes by stream; whatever lies in the place of a null is left out."""
+    yield f"{name} present", _fixed_width(pc.is_valid(column))
+    values = column.drop_null() if column.null_count else column
+    if pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        yield f"{name} lengths", _fixed_width(pc.list_value_length(values))
+        yield from _streams(f"{name} items", values.flatten())
+    elif pa.types.is_string(values.type) or pa.types.is_large_binary(values.type):
+        yield f"{name} lengths", _fixed_width(pc.binary_length(values))
+        yield f"{name} bytes", _contents(values)
+    else:
+        yield f"{name} values", _fixed_width(values)
+
+
+def _fixed_width(values: pa.Array) -> memoryview:
+    """The bytes of values that have one width; there are many kinds of NaN, and all of them are one here."""
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    elif pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    width = values.type.bit_width // 8
+    return _slice(values.buffers()[1], values.offset * width, (values.offset + len(values)) * width)
+
+
+def _contents(values: pa.Array) -> memoryview:
+    """The bytes of texts or blobs, end to end."""
+    _, ends, contents = values.buffers()
+    if len(values) == 0:
+        return _slice(contents, 0, 0)
+    offsets = np.frombuffer(ends, np.int32 if pa.types.is_string(values.type) else np.int64)
+    return _slice(contents, int(offsets[values.offset]), int(offsets[values.offset + len(values)]))
+
+
+def _slice(buffer: pa.Buffer | None, start: int, end: int) -> memoryview:
+    return memoryview(buffer or b"")[start:end]

@@ -1,0 +1,67 @@
+"""Who does something: a process, known well enough that its death on the same machine can be told at once.
+
+That a process is dead says only *when* to recover what it left, never whether that is safe: the epoch does that.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+_STARTTIME_FIELD = 19  # of /proc/<pid>/stat, counted after the command's closing parenthesis
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of one machine. `started` tells it from a later one with the same number."""
+
+    host: str
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host.partition('/')[0]}"
+
+
+def this_process() -> Process:
+    pid = os.getpid()
+    return Process(_host(), pid, _started(pid) or "")
+
+
+def is_known_dead(process: Process) -> bool:
+    """Whether a process is known to have ended; of one on another machine nobody here knows."""
+    if process.host != _host():
+        return False
+    started = _started(process.pid)
+    if started is not None:
+        return started != process.started
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+@functools.cache
+def _host() -> str:
+    """This machine since it booted, as processes that see the same process numbers know it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux: a name is all there is
+        return socket.gethostname()
+    return f"{socket.gethostname()}/{boot}/{namespace}"
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in ticks since boot; None if there is none, or no way to tell. A zombie has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[_STARTTIME_FIELD]

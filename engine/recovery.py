@@ -1,0 +1,110 @@
+"""What a recovery makes of an operation that somebody left: pure functions from durable facts to one decision.
+
+    facts      what is in the store about a sidecar's operation and its tables (`heal.py` observes them)
+    classify   what became of each table
+    decide     what to do about the operation as a whole
+
+`IncompletePhaseB`, which other systems know, cannot occur: one object commits all tables, so either all of the
+operation's versions are in the line or none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TableClass(StrEnum):
+    """What became of one table of an operation."""
+
+    NO_MOVEMENT = "NoMovement"  # no object names the operation: it never happened
+    ROLLED_PAST_EXPECTED = "RolledPastExpected"  # an object names it: it happened, Phase D may be unfinished
+    UNEXPECTED_AT_P1 = "UnexpectedAtP1"  # HEAD is one past the pin, by a transaction that no object names
+    UNEXPECTED_MULTISTEP = "UnexpectedMultistep"  # HEAD is several past it
+    FINAL_NAME_TAKEN = "FinalNameTaken"  # the pinned version's final name holds another transaction
+    INVARIANT_VIOLATION = "InvariantViolation"  # the pinned version has neither a final nor a staging name
+
+
+class FinalName(StrEnum):
+    """What the final name of a pinned version holds."""
+
+    OURS = "ours"
+    ABSENT = "absent"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """One table: what the newest object pins, the names which that version has, and HEAD, read before the line."""
+
+    pin: int
+    head: int
+    final_name: FinalName
+    has_staging_name: bool
+
+
+class Epoch(StrEnum):
+    """The sidecar's epoch, seen from the line's."""
+
+    PAST = "past"  # whatever its owner puts is refused
+    CURRENT = "current"
+    FUTURE = "future"
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFacts:
+    """One operation, as the line and its sidecar show it."""
+
+    named: bool  # by an object of the line, or in the lineage
+    gone: bool  # its owner is known to be dead, or was given its time
+    epoch: Epoch
+    may_put: bool  # whether the line is ours to extend: it is shared, or we own it
+    own: bool  # the sidecar is of the owner that we are, in its current epoch
+    staging_only: bool  # a load that staged files and had not begun to commit
+
+
+class Decision(StrEnum):
+    LEAVE = "leave"  # to its owner, or to whoever may extend the line
+    FORGET = "forget"  # nothing to undo and nothing to tell
+    RAISE_FIRST = "raise_first"  # fence its owner, then read the line and decide again
+    ROLL_FORWARD = "roll_forward"
+    ROLL_BACK = "roll_back"
+    AWAIT_REPAIR = "await_repair"  # it happened, and a foreign writer stands in the way of Phase D
+    ABORT = "abort"  # something that the graph pins is lost: keep everything
+
+
+RECORDED_AS: Mapping[Decision, str] = {Decision.ROLL_FORWARD: "RolledForward", Decision.ROLL_BACK: "RolledBack"}
+
+
+def classify(named: bool, table: TableFacts) -> TableClass:
+    """What became of one table; what stands in the way of the graph comes before what the operation did."""
+    if table.final_name is FinalName.ABSENT and not table.has_staging_name:
+        return TableClass.INVARIANT_VIOLATION
+    if table.final_name is FinalName.FOREIGN:
+        return TableClass.FINAL_NAME_TAKEN
+    if table.head == table.pin + 1:
+        return TableClass.UNEXPECTED_AT_P1
+    if table.head > table.pin:
+        return TableClass.UNEXPECTED_MULTISTEP
+    return TableClass.ROLLED_PAST_EXPECTED if named else TableClass.NO_MOVEMENT
+
+
+def decide(operation: OperationFacts, classes: Iterable[TableClass]) -> Decision:
+    """One decision for the whole operation. A foreign writer ahead of a pin is the drift guard's matter, not ours."""
+    found = set(classes)
+    if not operation.gone or not operation.may_put or operation.own:
+        return Decision.LEAVE
+    if operation.staging_only:
+        return Decision.FORGET
+    if TableClass.INVARIANT_VIOLATION in found or operation.epoch is Epoch.FUTURE:
+        return Decision.ABORT
+    if operation.named:
+        return Decision.AWAIT_REPAIR if TableClass.FINAL_NAME_TAKEN in found else Decision.ROLL_FORWARD
+    return Decision.RAISE_FIRST if operation.epoch is Epoch.CURRENT else Decision.ROLL_BACK
+
+
+def epoch_of(sidecar_epoch: int, line_epoch: int) -> Epoch:
+    if sidecar_epoch == line_epoch:
+        return Epoch.CURRENT
+    return Epoch.PAST if sidecar_epoch < line_epoch else Epoch.FUTURE

@@ -1,0 +1,139 @@
+"""Sidecars: what an operation is about to do, for whom, written before it can have done anything.
+
+One JSON object per attempt in `__recovery/`, created in Phase A beside the staging and deleted last in Phase D, so in
+the steady state there is none. Whoever finds one of a writer that died knows from it what to finish or to clear away.
+A load that stages data files for a while leaves one too, of kind `Staging`: it protects the files from the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.identity import is_ulid
+from omniray.engine.line import Answer
+from omniray.engine.process import Process
+from omniray.engine.store import ObjectStore
+
+FORMAT = 1
+FOLDER = "__recovery"
+STAGING = "Staging"
+_SUFFIX = ".json"
+_PUT_TRIES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarIntent:
+    """One write of the operation."""
+
+    commit_id: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarTable:
+    """What the operation does to one table: its next version, by this transaction. `files` were staged before it."""
+
+    table_key: str
+    table_path: str
+    expected_version: int  # of the pin that it builds on
+    transaction_uuid: str
+    table_branch: str = ""
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    operation_id: str
+    kind: str
+    branch: str
+    epoch: int
+    owner: str
+    process: Process
+    created_at_us: int
+    intents: tuple[SidecarIntent, ...]
+    tables: tuple[SidecarTable, ...]
+    format: int = FORMAT
+
+    def __str__(self) -> str:
+        tables = ", ".join(table.table_key for table in self.tables)
+        return f"{self.kind} {self.operation_id} of {self.process} on {tables}"
+
+    @property
+    def actor(self) -> str:
+        return ", ".join(dict.fromkeys(intent.actor for intent in self.intents))
+
+
+class _Stamp(msgspec.Struct):
+    format: int = 0
+
+
+def encode(sidecar: Sidecar) -> bytes:
+    return msgspec.json.encode(sidecar)
+
+
+def decode(data: bytes, *, where: str) -> Sidecar:
+    """Read a sidecar back; one that can't be read is refused and kept, since it says what somebody was about to do."""
+    try:
+        found = msgspec.json.decode(data, type=_Stamp).format
+        if found != FORMAT:
+            raise FormatMismatch(
+                f"{where} has format {found}, this omniray reads only {FORMAT}: recover the graph with the omniray "
+                "that wrote it",
+                found=found, served=FORMAT,
+            )  # fmt: skip
+        return msgspec.json.decode(data, type=Sidecar)
+    except msgspec.DecodeError as error:
+        raise InvariantViolation(
+            f"{where} is not a sidecar: {error}; it is kept: look at what wrote it, and move it away to go on without "
+            "recovering that operation",
+            path=where,
+        ) from error
+
+
+class Sidecars:
+    """The sidecars of a graph. They never change, so those read are kept until they are gone from the listing."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._read: dict[str, Sidecar] = {}
+
+    def path(self, operation_id: str) -> str:
+        return f"{FOLDER}/{operation_id}{_SUFFIX}"
+
+    def put(self, sidecar: Sidecar) -> None:
+        """Write one; when this returns it is known to be there, and when it raises nothing has moved."""
+        path, data = self.path(sidecar.operation_id), encode(sidecar)
+        for _ in range(_PUT_TRIES_MAX):
+            answer = self._store.put_if_absent(path, data)
+            # Nobody else has this operation's id, so whatever is there is our own put, whose answer got lost.
+            if answer is not Answer.UNCLEAR or self._store.get(path) is not None:
+                return
+        raise StorageError(f"no clear answer to putting {path}: nothing was written; try again", path=path)
+
+    def listed(self) -> list[str]:
+        """The operations that have one, oldest first."""
+        names = self._store.names(FOLDER)
+        found = sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX) and is_ulid(n[: -len(_SUFFIX)]))
+        self._read = {operation_id: s for operation_id, s in self._read.items() if operation_id in set(found)}
+        return found
+
+    def read(self, operation_id: str) -> Sidecar | None:
+        """One of them; None if it is gone, because its owner or another recovery was through with it."""
+        if (known := self._read.get(operation_id)) is not None:
+            return known
+        path = self.path(operation_id)
+        data = self._store.get(path)
+        if data is None:
+            return None
+        sidecar = self._read[operation_id] = decode(data, where=path)
+        return sidecar
+
+    def read_all(self, operation_ids: Iterable[str]) -> list[Sidecar]:
+        return [sidecar for one in operation_ids if (sidecar := self.read(one)) is not None]
+
+    def delete(self, operation_ids: Sequence[str]) -> None:
+        self._store.delete_all([self.path(one) for one in operation_ids])

@@ -1,0 +1,134 @@
+"""A Lance table whose version number is compared and swapped: the manifest and the audit of recoveries.
+
+Unlike a graph's tables, these are no part of a commit: each version is visible at once, and any process may make the
+next one. It is staged like a table's, must come out as exactly one more than the version that was read, and its final
+name is put if absent; so of two that build on the same version one lands, and the other begins again. Lance alone would
+not tell: it rebases a commit over versions in between, also over those that were deleted since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+from lance.commit import CommitConflictError
+
+from omniray.engine import archive
+from omniray.engine.clock import suspension_aware_clock
+from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
+from omniray.engine.errors import StorageError
+from omniray.engine.line import FORMAT, Answer, check_format
+from omniray.engine.store import ObjectStore
+from omniray.engine.tables import Attempt, final_name
+
+STAMP = b"omniray:internal_schema_version"
+KEPT_VERSIONS = 64
+SLEPT_S = 1.0
+PUT_TRIES_MAX = 4
+
+
+@contextlib.contextmanager
+def lance_errors(doing: str) -> Iterator[None]:
+    """What Lance raises when its store fails, as an error of ours; a lost race passes."""
+    try:
+        yield
+    except CommitConflictError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"can't {doing}: {str(error).splitlines()[0]}; try again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSwap:
+    """The next version under a staging name, and when it was begun."""
+
+    dataset: lance.LanceDataset
+    staging: str
+    begun_s: float
+
+
+class SwapTable:
+    """One such table; `CommitConflictError` says that another process was first."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        schema: pa.Schema,
+        *,
+        clock: Callable[[], float] = suspension_aware_clock,
+    ) -> None:
+        self._store, self._path, self._clock = store, path, clock
+        self._schema = schema.with_metadata({STAMP: str(FORMAT).encode()})
+        self._leftovers: list[str] = []
+        self.uri = f"{store.uri}/{path}"
+
+    def open(self) -> lance.LanceDataset | None:
+        """The newest version, or None where nobody has created the table."""
+        try:
+            dataset = self._open()
+        except StorageError:  # Lance's errors do not tell what is not there from what can't be read
+            if self._store.first_name(f"{self._path}/_versions") is None:
+                return None
+            dataset = self._open()  # somebody may have created it just now
+        check_format(int((dataset.schema.metadata or {}).get(STAMP, b"0")), where=self.uri)
+        return dataset
+
+    def create(self) -> None:
+        """See that the table is there. Any number of processes may: one empty first version is as good as another.
+
+        Nothing says that it is still empty afterwards, nor that it is at version 1: open it.
+        """
+        files = empty_table_files(self._schema, None)
+        self._put(f"{self._path}/_transactions/{files.transaction_file_name}", files.transaction_bytes)
+        self._put(f"{self._path}/_versions/{FIRST_MANIFEST}", files.manifest_bytes)
+
+    def stage(self, dataset: lance.LanceDataset, operation: lance.LanceOperation.BaseOperation) -> StagedSwap:
+        """Make the version after `dataset` under a name that nobody looks at."""
+        attempt = Attempt()
+        begun_s = self._clock()
+        after = lance.LanceDataset.commit(
+            dataset,
+            lance.Transaction(dataset.version, operation),
+            max_retries=1,
+            namespace_client=attempt,
+            table_id=[self._path],
+            namespace_client_managed_versioning=True,
+        )
+        staging = f"{self._path}/_versions/{attempt.created[-1]['manifest_path'].rsplit('/', 1)[-1]}"
+        self._leftovers.append(staging)
+        if after.version != dataset.version + 1:
+            raise CommitConflictError("another process was first")
+        return StagedSwap(after, staging, begun_s)
+
+    def publish(self, staged: StagedSwap) -> lance.LanceDataset:
+        """Give it its final name; when this returns it is the version after the one that it was built on."""
+        if self._store.copy_if_absent(staged.staging, final_name(staged.staging)) is not Answer.CREATED:
+            raise CommitConflictError("another process was first, or it is not clear that we were")
+        slept = self._clock() - staged.begun_s > SLEPT_S
+        if slept and archive.newest_version(self._store, self._path) != staged.dataset.version:
+            raise CommitConflictError("we slept, and the number that we took had been used and deleted")
+        return staged.dataset
+
+    def take_leftovers(self) -> list[str]:
+        """Staging names that nobody needs any more, each of them once."""
+        taken, self._leftovers = self._leftovers, []
+        return taken
+
+    def discard_old_versions(self, newest: int) -> None:
+        """Delete old versions, now and then: nobody travels back in such a table."""
+        if archive.is_due(newest, KEPT_VERSIONS):
+            archive.discard(self._store, self._path, keep=KEPT_VERSIONS)
+
+    def _open(self) -> lance.LanceDataset:
+        with lance_errors(f"open {self.uri}"):
+            return lance.dataset(self.uri, storage_options=self._store.lance_options)
+
+    def _put(self, path: str, data: bytes) -> None:
+        for _ in range(PUT_TRIES_MAX):
+            if self._store.put_if_absent(path, data) is not Answer.UNCLEAR:
+                return
+        raise StorageError(f"no clear answer to putting {path}; try again", path=path)

@@ -1,0 +1,347 @@
+"""The sweep: deletes files that nothing refers to, and nothing else, beside writers that go on.
+
+Writers that were killed leave data files, deletion files, transactions, staging manifests and temporary files; folds
+leave data files that they replaced. Age alone says nothing about a file: it may be part of every version, or staged by
+a load that is about to commit. So the sweep goes by reference, in this order:
+
+    1. an object `swept_before_us = T` in the line: whoever builds on it brings along no file staged before T, and
+       whoever builds on an older one finds its number taken
+    2. Phase D is finished up to there: every version up to T has its final name, and no fold that was staged before T
+       can land any more
+    3. the files are listed, then the sidecars, then the newest object and the versions of each table
+
+So a version that is committed later has nothing older than T but what a version seen here has as well; and a load that
+runs has a sidecar, for which its tables are spared. T is also held against the store's clock, by which files are dated.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from omniray.engine import audit, manifest
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import NotFound, OmnirayError, StorageError
+from omniray.engine.failpoints import Point, reach
+from omniray.engine.finalise import Finaliser
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED, SEQ_MAX, CommitObject, remark
+from omniray.engine.manifest import Manifest
+from omniray.engine.owner import refuse_stranger
+from omniray.engine.schema import Schema
+from omniray.engine.sidecar import Sidecars
+from omniray.engine.store import ObjectStore, StoredFile
+from omniray.engine.tables import TableStorage
+from omniray.engine.tip import Tip
+
+log = logging.getLogger("omniray")
+
+OLDER_THAN_S = 3600.0
+DELETE_FILES = 1000
+READING_THREADS = 16
+SYSTEM_TABLES = (manifest.PATH, audit.PATH)
+ELSEWHERE = ""
+
+
+class Kind(StrEnum):
+    """What a file is, by its name within its table."""
+
+    TEMPORARY = "temporary"
+    REFERABLE = "referable"  # manifests say whether it is needed
+    STAGING = "staging"
+    MANIFEST = "manifest"
+    KEPT = "kept"
+    UNKNOWN = "unknown"
+
+
+# Lance's temporary files are `.tmp` and six characters, or the name to be with `#1` behind it.
+_TEMPORARY = re.compile(r"(.*/)?(\.tmp-[^/]+|\.tmp\w{6}|[^/]+#\d+)")
+_IN_TABLE = {
+    Kind.REFERABLE: re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn"),
+    Kind.STAGING: re.compile(r"_versions/\d{20}\.manifest-[^/]+"),
+    Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # wherever it lies: a repair may have set it aside
+    Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
+}
+_MANIFEST_LIKE = ".manifest"
+_ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|_schema\.pg|__schema_state\.json")}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    files: int
+    bytes: int
+
+    @classmethod
+    def of(cls, files: Collection[StoredFile]) -> Amount:
+        return cls(len(files), sum(file.size for file in files))
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.files + other.files, self.bytes + other.bytes)
+
+
+NOTHING = Amount(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSweep:
+    """What the sweep makes of one table, or of the files outside of all tables; `spared` says why nothing may go."""
+
+    table: str
+    found: Amount  # what is old enough, and would go if nothing referred to it
+    orphans: tuple[StoredFile, ...] = ()
+    spared: str = ""
+
+    @property
+    def deleted(self) -> Amount:
+        return Amount.of(self.orphans)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep deleted, or would have in a dry run."""
+
+    swept_before_us: int
+    tables: tuple[TableSweep, ...]
+    unknown: Amount  # files that are none of omniray's, which are never touched
+    dry_run: bool
+
+    @property
+    def deleted(self) -> Amount:
+        return sum((table.deleted for table in self.tables), NOTHING)
+
+
+# Deciding
+
+
+@dataclass(slots=True)
+class Listing:
+    """The files of a graph, by table: those old enough to go, and the manifests that may refer to them."""
+
+    candidates: dict[str, list[StoredFile]] = field(default_factory=lambda: defaultdict(list))
+    manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    unknown: list[StoredFile] = field(default_factory=list)
+    strange: dict[str, str] = field(default_factory=dict)  # by table: why nobody can tell what is needed
+
+    def to_be_read(self, spared: Collection[str]) -> list[str]:
+        """The tables whose versions say which of their files may go."""
+        return [
+            table
+            for table, files in self.candidates.items()
+            if table not in spared and any(kind_of(table, file.path) is Kind.REFERABLE for file in files)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for files: tables to be spared and why, what the versions of the others refer to, pinned staging."""
+
+    spared: Mapping[str, str]
+    references: Mapping[str, Collection[str]]
+    pinned_staging: Collection[str]
+
+
+def kind_of(table: str, path: str) -> Kind:
+    """What a file of a table is, or one outside of all tables."""
+    if _TEMPORARY.fullmatch(path):
+        return Kind.TEMPORARY
+    layout, name = (_IN_TABLE, path[len(table) + 1 :]) if table else (_ELSEWHERE, path)
+    return next((kind for kind, pattern in layout.items() if pattern.fullmatch(name)), Kind.UNKNOWN)
+
+
+def sort_out(files: Iterable[StoredFile], tables: Collection[str], before_us: int) -> Listing:
+    """Sort files by table and kind; what was modified at `before_us` or later is no candidate."""
+    listing = Listing()
+    for file in files:
+        table = _table_of(file.path, tables)
+        kind = kind_of(table, file.path)
+        if kind is Kind.MANIFEST:
+            listing.manifests[table].add(file.path)
+        elif kind is Kind.UNKNOWN:
+            listing.unknown.append(file)
+            if table and _MANIFEST_LIKE in file.path:
+                listing.strange[table] = f"{file.path} may refer to its files, and is none of omniray's manifests"
+        elif kind is not Kind.KEPT and file.modified_us < before_us:
+            listing.candidates[table].append(file)
+    return listing
+
+
+def _table_of(path: str, tables: Collection[str]) -> str:
+    first, _, rest = path.partition("/")
+    for table in (first, f"{first}/{rest.partition('/')[0]}"):
+        if table in tables:
+            return table
+    return ELSEWHERE
+
+
+def judge(listing: Listing, evidence: Evidence) -> tuple[TableSweep, ...]:
+    """Say for each table which of its candidates go: those that nothing speaks for."""
+    return tuple(_judge(table, files, evidence) for table, files in listing.candidates.items())
+
+
+def _judge(table: str, candidates: Collection[StoredFile], evidence: Evidence) -> TableSweep:
+    found = Amount.of(candidates)
+    if table in evidence.spared:
+        return TableSweep(table, found, spared=evidence.spared[table])
+    return TableSweep(table, found, tuple(file for file in candidates if _is_orphan(table, file.path, evidence)))
+
+
+def _is_orphan(table: str, path: str, evidence: Evidence) -> bool:
+    match kind_of(table, path):
+        case Kind.TEMPORARY:
+            return True
+        case Kind.STAGING:
+            return path not in evidence.pinned_staging
+        case Kind.REFERABLE:  # the versions of a table that is not spared were read
+            return path[len(table) + 1 :] not in evidence.references[table]
+        case _:
+            return False
+
+
+# Sweeping
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeper:
+    """Sweeps one graph; what it needs of it."""
+
+    store: ObjectStore
+    log: CommitLog
+    manifest: Manifest
+    storage: TableStorage
+    finaliser: Finaliser
+    schema: Schema
+
+    def sweep(self, *, now_us: int, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
+        """Delete every file of the layout that is older than a time and that nothing refers to.
+
+        Raises `LineOwned` while a coordinator owns the line, and whatever keeps Phase D from being finished. A dry run
+        writes nothing, and so it spares the tables that have versions without a final name.
+        """
+        older_than_us = int(older_than_s * 1e6)
+        if dry_run:
+            barrier, before_us = self._newest(), now_us - older_than_us
+            spared = self._unfinished(barrier)
+        else:
+            barrier, spared = self._announce(now_us - older_than_us), {}
+            before_us = min(now_us, self._dated_us(barrier)) - older_than_us
+        listing = sort_out(self.store.files(""), {*self._table_keys(), *SYSTEM_TABLES}, before_us)
+        reach(Point.SWEEP_AFTER_FILES)
+        spared |= self._named_by_sidecars() | listing.strange
+        reach(Point.SWEEP_AFTER_SIDECARS)
+        pinned_staging = self._pinned_staging(self._newest())
+        references, unread = self._read_references(listing, spared, barrier)
+        verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging))
+        if not dry_run:
+            self._delete([file.path for verdict in verdicts for file in verdict.orphans])
+        report = SweepReport(before_us, verdicts, Amount.of(listing.unknown), dry_run)
+        log.info("event=sweep before_us=%d orphans=%d dry_run=%s", before_us, report.deleted.files, dry_run)
+        return report
+
+    def _table_keys(self) -> dict[str, str]:
+        return {type.path: type.table_key for type in self.schema}
+
+    def _newest(self) -> CommitObject:
+        newest = self.log.newest_listed()
+        if newest is None:
+            raise NotFound(f"no graph at {self.store.uri}; create one with 'omniray init'", uri=self.store.uri)
+        return newest
+
+    # Before the look
+
+    def _announce(self, swept_before_us: int) -> CommitObject:
+        """Put the time into the line, and finish Phase D up to there."""
+
+        def build(newest: CommitObject) -> CommitObject:
+            refuse_stranger(EMBEDDED, newest)
+            reach(Point.SWEEP_BEFORE_PUT)
+            return remark(newest, op_id=new_ulid(), swept_before_us=swept_before_us)
+
+        ours = Tip(self.log, self.manifest, self._newest()).extend(build)
+        assert ours is not None, "an object is always built"
+        reach(Point.SWEEP_AFTER_PUT)
+        self.finaliser.notice(ours)
+        self.finaliser.flush()
+        return ours
+
+    def _dated_us(self, obj: CommitObject) -> int:
+        """When an object was put, by the store's clock: ours may be ahead of it, and young files would look old."""
+        folder, _, above = self.log.path(obj.seq + 1).rpartition("/")
+        found = next(self.store.files(folder, after=above), None)
+        if found is None or found.path != self.log.path(obj.seq):
+            raise StorageError(f"{self.log.path(obj.seq)} was put and is not listed; try again")
+        return found.modified_us
+
+    def _unfinished(self, newest: CommitObject) -> dict[str, str]:
+        """Tables with versions that are not known to have their final names, and so can't be read."""
+        folded_through = self.manifest.folded_through()
+        objects = self.log.down_to(newest, folded_through + 1)
+        keys = {key for obj in objects if obj.seq > folded_through for key in obj.introduced()}
+        return {
+            path: "Phase D of its newest version is not finished"
+            for path, key in self._table_keys().items()
+            if key in keys
+        }
+
+    # The look
+
+    def _named_by_sidecars(self) -> dict[str, str]:
+        """Tables that somebody is at work on, with whoever it is."""
+        sidecars = Sidecars(self.store)
+        found = sidecars.read_all(sidecars.listed())
+        return {table.table_path: f"in use by {sidecar}" for sidecar in found for table in sidecar.tables}
+
+    def _pinned_staging(self, newest: CommitObject) -> set[str]:
+        """The staging names that objects pin whose Phase D is not known to be through."""
+        objects = self.log.down_to(newest, newest.finalised_through + 1)
+        return {pin.staging for obj in objects for pin in obj.pins.values() if pin.staging is not None}
+
+    def _read_references(
+        self, listing: Listing, spared: Collection[str], barrier: CommitObject
+    ) -> tuple[dict[str, set[str]], dict[str, str]]:
+        """What the versions of each table refer to; and why for some of them nobody can tell."""
+        references: dict[str, set[str]] = {}
+        unread: dict[str, str] = {}
+        with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="omniray-sweep") as pool:
+            for table in listing.to_be_read(spared):
+                try:
+                    manifests = self._manifests(table, listing, barrier)
+                    read = pool.map(lambda path, table=table: self.storage.references(table, path), manifests)
+                    references[table] = set().union(*read)
+                except OmnirayError as error:
+                    unread[table] = f"its versions can't be read: {error}"
+        return references, unread
+
+    def _manifests(self, table: str, listing: Listing, barrier: CommitObject) -> set[str]:
+        """The manifests of all versions, the pinned one among them.
+
+        They are listed once more, `_versions/` before `_history/`: one that is moved meanwhile is seen in either.
+        """
+        fresh = [
+            f"{table}/{folder}/{name}"
+            for folder in ("_versions", "_history")
+            for name in self.store.names(f"{table}/{folder}")
+        ]
+        found = listing.manifests[table] | {path for path in fresh if kind_of(table, path) is Kind.MANIFEST}
+        if not found:
+            raise StorageError(f"{table} has no version")
+        key = self._table_keys().get(table)
+        if key is not None and not any(_version_of(path) == barrier.pins[key].version for path in found):
+            raise StorageError(f"version {barrier.pins[key].version}, which the graph pins, was not found")
+        return found
+
+    # The deed
+
+    def _delete(self, paths: list[str]) -> None:
+        for start in range(0, len(paths), DELETE_FILES):
+            reach(Point.SWEEP_BEFORE_DELETE)
+            self.store.delete_all(paths[start : start + DELETE_FILES])
+            reach(Point.SWEEP_AFTER_DELETE)
+
+
+def _version_of(manifest_path: str) -> int:
+    return SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(".manifest"))

@@ -1,0 +1,145 @@
+"""The end of a branch's line as one process knows it: follow it, and extend it by one object at a time.
+
+Everything that is put into a line goes through here: a write's Phase C, a recovery's raise and its record, take-overs,
+sweeps and repairs. A `Tip` belongs to one thread at a time; others make their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from omniray.engine.clock import suspension_aware_clock
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import FormatMismatch, OutcomeUnknown, StorageError
+from omniray.engine.line import Answer, CommitObject, Fate, believable, fate, landed_in
+from omniray.engine.manifest import Manifest
+
+log = logging.getLogger("omniray")
+
+RETENTION_S = 7 * 24 * 3600.0
+UNCLEAR_TIMEOUT_S = 30.0
+EXTEND_TRIES_MAX = 200
+
+
+class Tip:
+    """The newest object this process knows, and when it began to ask for it."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        manifest: Manifest,
+        newest: CommitObject,
+        *,
+        clock: Callable[[], float] = suspension_aware_clock,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._log, self._manifest = commit_log, manifest
+        self._clock, self._sleep = clock, sleep
+        self.newest = newest
+        self._read_at = clock()
+
+    def refresh(self) -> CommitObject:
+        """Read the newest object; the clock starts before the request that shows it."""
+        read_at = self._clock()
+        if believable(read_at - self._read_at, RETENTION_S):
+            self.newest = self._log.newest_from(self.newest)
+        else:  # what we know may be pruned, so that nothing seems to follow it
+            self.newest = self._log.newest_listed() or self.newest
+        self._read_at = read_at
+        return self.newest
+
+    def put(self, ours: CommitObject) -> Fate:
+        """Put the object after the newest one until its fate is clear; nothing is discarded while it isn't.
+
+        Raises `OutcomeUnknown` if it stays unclear for too long, and `StorageError` if nothing was written.
+        """
+        put_at = self._clock()
+        verdict = self._put_until_clear(ours)
+        if verdict is Fate.LANDED and not believable(self._clock() - self._read_at, RETENTION_S):
+            try:
+                verdict = Fate.LANDED if self._in_the_line(ours) else Fate.LOST
+            except StorageError as error:
+                raise _unknown(ours) from error
+        if verdict is Fate.LANDED:
+            self.newest, self._read_at = ours, put_at
+            self._log.hint(ours)
+        return verdict
+
+    def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
+        """Put what `build` makes of the newest object, anew on top of whoever was faster; None where it made nothing.
+
+        For objects that change no table: building one costs nothing, so a lost race is simply run again.
+        """
+        for tries in range(EXTEND_TRIES_MAX):
+            ours = build(self.refresh())
+            if ours is None:
+                return None
+            if self.put(ours) is Fate.LANDED:
+                log.info("event=extend op=%s epoch=%d seq=%d owner=%s", ours.op_id, ours.epoch, ours.seq, ours.owner)
+                return ours
+            self._sleep(min(0.001 * tries, 0.1))
+        raise StorageError(f"lost {EXTEND_TRIES_MAX} races for the next number of the line; try again")
+
+    def _put_until_clear(self, ours: CommitObject) -> Fate:
+        deadline = self._clock() + UNCLEAR_TIMEOUT_S
+        pause_s = 0.05
+        verdict = self._put_first(ours)
+        while verdict is Fate.PUT_AGAIN:
+            if self._clock() >= deadline:
+                raise _unknown(ours)
+            self._sleep(pause_s)
+            pause_s = min(pause_s * 2, 2.0)
+            verdict = self._put_again(ours)
+        return verdict
+
+    def _put_first(self, ours: CommitObject) -> Fate:
+        """The first put. Even a clear refusal may hide a success: SDKs retry, and the refusal is the second one's."""
+        try:
+            answer = self._log.put(ours)
+        except StorageError as refused:
+            try:
+                seen = self._log.read(ours.seq)
+            except StorageError:
+                raise _unknown(ours) from refused
+            if seen is None:
+                raise
+            return fate(ours, Answer.REFUSED, seen)
+        return self._fate(ours, answer)
+
+    def _put_again(self, ours: CommitObject) -> Fate:
+        """A later put, with an earlier one in doubt: nothing but the object that is there can tell."""
+        try:
+            answer = self._log.put(ours)
+        except StorageError:
+            answer = Answer.UNCLEAR
+        return self._fate(ours, answer)
+
+    def _fate(self, ours: CommitObject, answer: Answer) -> Fate:
+        try:
+            seen = None if answer is Answer.CREATED else self._log.read(ours.seq)
+        except FormatMismatch:
+            raise
+        except StorageError:
+            return Fate.PUT_AGAIN
+        return fate(ours, answer, seen)
+
+    def _in_the_line(self, ours: CommitObject) -> bool:
+        """Whether our object is in the line or, since it may have been pruned meanwhile, in the lineage."""
+        newest = self._log.newest_listed() or ours
+        if landed_in(self._log.down_to(newest, ours.seq), ours):
+            return True
+        if not ours.commits:  # nothing in the lineage would tell; what it said can be said again
+            return False
+        folded = self._manifest.commit(ours.commits[-1].commit_id)
+        return folded is not None and folded.op_id == ours.op_id
+
+
+def _unknown(ours: CommitObject) -> OutcomeUnknown:
+    txn_id = ours.commits[-1].commit_id if ours.commits else ours.op_id
+    return OutcomeUnknown(
+        f"no clear answer from the store to commit {txn_id}: it may have landed; ask with graph.outcome('{txn_id}'), or "
+        "write again with this txn_id, which applies nothing twice",
+        txn_id=txn_id,
+    )

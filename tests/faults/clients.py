@@ -1,0 +1,45 @@
+"""Clients that give up soon: the SDKs' own patience would make each fault cost many seconds.
+
+They still repeat a failed request by themselves, at least once, so that a fault that is met once stays hidden as it
+would in earnest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import botocore.retries.standard
+import s3fs
+
+from omniray.engine import store_s3, tip
+from tests.stores import Root
+
+REQUEST_TIMEOUT_S = 0.5
+TOO_LONG_MS = 1200  # for a client to wait, whatever else the machine is doing
+
+# In the order in which they multiply: requests of one read, of its retry layer, and of the HTTP client below.
+_LANCE = {
+    "download_retry_count": "0",
+    "lance_aimd_max_retries": "0",
+    "client_max_retries": "1",
+    "timeout": f"{REQUEST_TIMEOUT_S:g}s",
+}
+
+
+def impatient(root: Root) -> Root:
+    """The same place for a Lance that gives up soon."""
+    return root._replace(storage_options={**root.storage_options, **_LANCE})
+
+
+@contextmanager
+def impatience() -> Iterator[None]:
+    """S3 stores that are opened here give up soon, and so does Phase C on an answer that stays unclear."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(store_s3, "READ_TIMEOUT_S", REQUEST_TIMEOUT_S))
+        stack.enter_context(patch.object(tip, "UNCLEAR_TIMEOUT_S", 2 * REQUEST_TIMEOUT_S))
+        stack.enter_context(patch.object(s3fs.S3FileSystem, "retries", 1))
+        backoff = botocore.retries.standard.ExponentialBackoff
+        stack.enter_context(patch.object(backoff, "delay_amount", lambda self, context: 0.0))
+        yield

@@ -1,0 +1,151 @@
+"""A store that fails on demand, around any other: for tests that need no server between the engine and its storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from omniray.engine.errors import StorageError
+from omniray.engine.line import Answer
+from omniray.engine.store import ObjectStore, StoredFile
+
+T = TypeVar("T")
+
+
+class Effect(StrEnum):
+    """What goes wrong with a call."""
+
+    FAIL = "fail"  # StorageError, and nothing happened
+    UNCLEAR = "unclear"  # nothing happened, and the answer is unclear; StorageError where a method has no such answer
+    LOSE = "lose"  # it happened, and the answer is unclear; StorageError where a method has no such answer
+    PAUSE = "pause"  # a callback runs first, then it happens
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, and the path that it was about."""
+
+    method: str
+    path: str
+
+
+@dataclass(slots=True)
+class StoreFault:
+    """Breaks the `nth` call that fits, and the `times` - 1 that fit after it: of these methods, or of any."""
+
+    effect: Effect
+    methods: frozenset[str] = frozenset()
+    path_contains: str = ""
+    nth: int = 1
+    times: int = 1
+    pause: Callable[[], None] = lambda: None
+    met: int = field(default=0, init=False)
+
+    def meets(self, call: Call) -> bool:
+        """Count a call; whether it is one to break."""
+        if (self.methods and call.method not in self.methods) or self.path_contains not in call.path:
+            return False
+        self.met += 1
+        return self.nth <= self.met < self.nth + self.times
+
+
+class FaultyStore:
+    """A store that passes every call on, keeps a log, and breaks the calls that an armed fault meets."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.calls: list[Call] = []
+        self.faults: list[StoreFault] = []
+
+    def arm(self, fault: StoreFault) -> StoreFault:
+        """Calls are counted from here on."""
+        self.faults.append(fault)
+        return fault
+
+    def disarm(self) -> None:
+        self.faults.clear()
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    @property
+    def lance_options(self) -> dict[str, str] | None:
+        return self.inner.lance_options
+
+    @property
+    def lists_newest_first(self) -> bool:
+        return self.inner.lists_newest_first
+
+    def lance_path(self, path: str) -> str:
+        return self.inner.lance_path(path)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        kept = list(paths)
+        self._pass_on("sync", kept[0] if kept else "", lambda: self.inner.sync(kept))
+
+    def get(self, path: str) -> bytes | None:
+        return self._pass_on("get", path, lambda: self.inner.get(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        self._pass_on("put", path, lambda: self.inner.put(path, data))
+
+    def put_hint(self, path: str, data: bytes) -> None:
+        self._pass_on("put_hint", path, lambda: self.inner.put_hint(path, data))
+
+    def put_if_absent(self, path: str, data: bytes) -> Answer:
+        return self._pass_on("put_if_absent", path, lambda: self.inner.put_if_absent(path, data), Answer.UNCLEAR)
+
+    def copy_if_absent(self, source: str, target: str) -> Answer | None:
+        def copy() -> Answer | None:
+            return self.inner.copy_if_absent(source, target)
+
+        return self._pass_on("copy_if_absent", target, copy, Answer.UNCLEAR)
+
+    def copy(self, source: str, target: str) -> bool:
+        return self._pass_on("copy", target, lambda: self.inner.copy(source, target))
+
+    def delete(self, path: str) -> None:
+        self._pass_on("delete", path, lambda: self.inner.delete(path))
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        self._pass_on("delete_all", paths[0] if paths else "", lambda: self.inner.delete_all(paths))
+
+    def names(self, folder: str) -> Iterator[str]:
+        return self._pass_on("names", folder, lambda: self.inner.names(folder))
+
+    def first_name(self, folder: str) -> str | None:
+        return self._pass_on("first_name", folder, lambda: self.inner.first_name(folder))
+
+    def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
+        return self._pass_on("files", folder, lambda: self.inner.files(folder, after=after))
+
+    def delete_tree(self) -> None:
+        self._pass_on("delete_tree", "", self.inner.delete_tree)
+
+    def delete_empty_folders(self) -> None:
+        self._pass_on("delete_empty_folders", "", self.inner.delete_empty_folders)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _pass_on(self, method: str, path: str, call: Callable[[], T], unclear: T | None = None) -> T:
+        seen = Call(method, path)
+        self.calls.append(seen)
+        # Every fault counts, also behind one that strikes first.
+        struck = [fault for fault in self.faults if fault.meets(seen)]
+        if not struck:
+            return call()
+        match struck[0].effect:
+            case Effect.PAUSE:
+                struck[0].pause()
+                return call()
+            case Effect.LOSE:
+                call()
+            case Effect.UNCLEAR | Effect.FAIL:
+                pass
+        if unclear is None or struck[0].effect is Effect.FAIL:
+            raise StorageError(f"{method} {path} was made to fail", path=path)
+        return unclear

@@ -1,0 +1,217 @@
+"""Each fault does what it says, to s3fs and to Lance alike: what the tests that use them prove depends on it."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pytest
+
+from omniray.engine.errors import StorageError
+from omniray.engine.line import Answer
+from omniray.engine.store import DirectoryStore, ObjectStore, open_store
+from tests.faults.clients import TOO_LONG_MS, impatience, impatient
+from tests.faults.proxy import Fault, Kind, Proxy, running_proxy
+from tests.faults.store import Effect, FaultyStore, StoreFault
+from tests.lance_tables import ids, rows
+from tests.stores import Root, new_bucket
+
+ONCE, ALWAYS = 1, 0
+APPLIED = {Kind.LOST_ANSWER, Kind.FALSE_ERROR, Kind.CUT_BODY}
+HOLDING = {Kind.TIME_OUT, Kind.DELAY}
+
+
+@pytest.fixture(scope="module")
+def proxy(s3_endpoint: str) -> Iterator[Proxy]:
+    with running_proxy(s3_endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(proxy: Proxy) -> Iterator[Root]:
+    yield impatient(new_bucket(proxy.endpoint))
+    proxy.disarm()
+
+
+@pytest.fixture
+def store(bucket: Root) -> Iterator[ObjectStore]:
+    with impatience():
+        yield open_store(f"{bucket.uri}/graph", bucket.storage_options)
+
+
+def armed(proxy: Proxy, kind: Kind, pattern: str, times: int) -> None:
+    proxy.arm(Fault(kind, pattern, times=times, wait_ms=TOO_LONG_MS))
+
+
+def met(proxy: Proxy) -> int:
+    return sum(1 for seen in proxy.log() if seen.fault)
+
+
+# Through s3fs
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_put_that_fails_once_is_repeated_and_may_be_refused_because_of_itself(
+    proxy: Proxy, store: ObjectStore, kind: Kind
+) -> None:
+    armed(proxy, kind, "PUT .*/object", ONCE)
+    answer = store.put_if_absent("object", b"ours")
+    assert answer is (Answer.REFUSED if kind in APPLIED else Answer.CREATED)
+    proxy.disarm()
+    assert met(proxy) == 1
+    assert store.get("object") == b"ours"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_put_that_fails_each_time_has_no_clear_answer_and_has_happened_or_not(
+    proxy: Proxy, store: ObjectStore, kind: Kind
+) -> None:
+    armed(proxy, kind, "PUT .*/object", ALWAYS)
+    assert store.put_if_absent("object", b"ours") is Answer.UNCLEAR
+    proxy.disarm()
+    assert met(proxy) > 1
+    assert store.get("object") == (b"ours" if kind in APPLIED | {Kind.DELAY} else None)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in HOLDING])
+@pytest.mark.parametrize("times", [ONCE, ALWAYS])
+def test_a_read_that_fails_gives_all_of_the_bytes_or_an_error(
+    proxy: Proxy, store: ObjectStore, kind: Kind, times: int
+) -> None:
+    store.put("object", b"half" * 100)
+    armed(proxy, kind, "GET .*/object", times)
+    try:
+        assert store.get("object") == b"half" * 100
+        assert times == ONCE
+    except StorageError:
+        assert times == ALWAYS or kind is Kind.CUT_BODY  # what breaks while the body is read is not repeated
+    assert met(proxy) > 0
+
+
+def test_a_request_that_comes_late_is_through_when_the_proxy_is_disarmed(proxy: Proxy, store: ObjectStore) -> None:
+    target = f"{proxy.endpoint}/{store.uri.removeprefix('s3://')}/object"
+    armed(proxy, Kind.DELAY, "PUT .*/object", ALWAYS)
+    with pytest.raises(TimeoutError):
+        urllib.request.urlopen(urllib.request.Request(target, b"late", method="PUT"), timeout=0.1)
+    assert store.get("object") is None
+    proxy.disarm()
+    assert store.get("object") == b"late"
+
+
+def test_only_the_nth_request_that_fits_is_broken(proxy: Proxy, store: ObjectStore) -> None:
+    proxy.arm(Fault(Kind.CUT, "PUT .*/o", nth=2, times=ALWAYS))
+    answers = [store.put_if_absent(name, b"") for name in ("one", "two", "out")]
+    assert answers == [Answer.CREATED, Answer.CREATED, Answer.UNCLEAR]
+    assert {seen.path.rsplit("/", 1)[1] for seen in proxy.log() if seen.fault} == {"out"}
+
+
+def test_the_log_has_every_request_as_it_was_sent(proxy: Proxy, store: ObjectStore) -> None:
+    proxy.forget()
+    store.put_if_absent("a b/ü", b"x")
+    list(store.names("a b"))
+    store.delete_all(["a b/ü"])
+    put, listing, deletion = proxy.log()
+    assert (put.method, put.conditional) == ("PUT", True)
+    assert put.path.endswith("/graph/a b/ü")
+    assert (listing.method, listing.conditional) == ("GET", False)
+    assert "prefix=graph/a" in listing.query
+    assert (deletion.method, deletion.query) == ("POST", "delete")
+
+
+# Through Lance
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_lance_writes_a_file_again_whose_put_failed_once(proxy: Proxy, bucket: Root, kind: Kind) -> None:
+    armed(proxy, kind, "PUT .*/data/", ONCE)
+    lance.write_dataset(rows("a"), f"{bucket.uri}/table", storage_options=bucket.storage_options)
+    proxy.disarm()
+    assert met(proxy) == 1
+    assert ids(lance.dataset(f"{bucket.uri}/table", storage_options=bucket.storage_options)) == ["a"]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_lance_gives_up_on_a_file_whose_put_fails_each_time(proxy: Proxy, bucket: Root, kind: Kind) -> None:
+    lance.write_dataset(rows("a"), f"{bucket.uri}/table", storage_options=bucket.storage_options)
+    armed(proxy, kind, "PUT .*/data/", ALWAYS)
+    with pytest.raises(OSError, match="PUT"):
+        lance.write_dataset(rows("b"), f"{bucket.uri}/table", mode="append", storage_options=bucket.storage_options)
+    proxy.disarm()
+    assert ids(lance.dataset(f"{bucket.uri}/table", storage_options=bucket.storage_options)) == ["a"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in HOLDING])
+@pytest.mark.parametrize("times", [ONCE, ALWAYS])
+def test_lance_reads_all_of_a_table_or_fails(proxy: Proxy, bucket: Root, kind: Kind, times: int) -> None:
+    dataset = lance.write_dataset(rows("a", "b"), f"{bucket.uri}/table", storage_options=bucket.storage_options)
+    armed(proxy, kind, "GET .*/data/", times)
+    opened = lance.dataset(dataset.uri, storage_options=bucket.storage_options)
+    try:
+        assert ids(opened) == ["a", "b"]
+        assert times == ONCE
+    except (OSError, ValueError):  # Lance's errors, and Arrow's around them
+        assert times == ALWAYS or kind is Kind.CUT_BODY
+    assert met(proxy) > 0
+
+
+# The store that fails by itself
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(DirectoryStore(tmp_path))
+
+
+def test_a_faulty_store_has_every_method_of_a_store() -> None:
+    wanted = {name for name in vars(ObjectStore) if not name.startswith("_")}
+    assert wanted - set(vars(FaultyStore)) == set()
+
+
+def test_a_faulty_store_passes_everything_on_until_it_is_armed(faulty: FaultyStore) -> None:
+    assert faulty.put_if_absent("folder/a", b"1") is Answer.CREATED
+    assert faulty.copy_if_absent("folder/a", "folder/b") is Answer.CREATED
+    assert list(faulty.names("folder")) == ["a", "b"]
+    assert [file.path for file in faulty.files("folder", after="a")] == ["folder/b"]
+    faulty.delete_all(["folder/a", "folder/b"])
+    assert faulty.get("folder/a") is None
+    assert [call.method for call in faulty.calls] == (
+        ["put_if_absent", "copy_if_absent", "names", "files", "delete_all", "get"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("effect", "answer", "there"),
+    [(Effect.FAIL, None, False), (Effect.UNCLEAR, Answer.UNCLEAR, False), (Effect.LOSE, Answer.UNCLEAR, True)],
+)
+def test_a_put_if_absent_is_broken_as_the_effect_says(
+    faulty: FaultyStore, effect: Effect, answer: Answer | None, there: bool
+) -> None:
+    faulty.arm(StoreFault(effect, frozenset({"put_if_absent"})))
+    if answer is None:
+        with pytest.raises(StorageError):
+            faulty.put_if_absent("a", b"1")
+    else:
+        assert faulty.put_if_absent("a", b"1") is answer
+    assert (faulty.get("a") is not None) is there
+
+
+def test_a_method_without_an_unclear_answer_raises_though_it_happened(faulty: FaultyStore) -> None:
+    faulty.arm(StoreFault(Effect.LOSE, frozenset({"put"})))
+    with pytest.raises(StorageError):
+        faulty.put("a", b"1")
+    assert faulty.get("a") == b"1"
+
+
+def test_only_the_nth_call_that_fits_and_its_followers_are_broken(faulty: FaultyStore) -> None:
+    faulty.arm(StoreFault(Effect.UNCLEAR, path_contains="x", nth=2, times=2))
+    names = ["x1", "other", "x2", "x3", "x4"]
+    created = [name for name in names if faulty.put_if_absent(name, b"") is Answer.CREATED]
+    assert created == ["x1", "other", "x4"]
+
+
+def test_a_pause_runs_its_callback_before_the_call_happens(faulty: FaultyStore) -> None:
+    faulty.put("a", b"1")
+    faulty.arm(StoreFault(Effect.PAUSE, frozenset({"get"}), pause=lambda: faulty.inner.put("a", b"2")))
+    assert faulty.get("a") == b"2"

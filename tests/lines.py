@@ -1,0 +1,66 @@
+"""Lines of commit objects whose tables nobody made: all that the manifest, the audit and the history look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from omniray.engine.line import EMBEDDED, Commit, CommitObject, Pin, Recovery, follow, remark
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+PERSON, CITY, KNOWS = "node:Person", "node:City", "edge:Knows"
+
+
+def commit(number: int, *tables: str) -> Commit:
+    return Commit(
+        f"commit-{number:06}",
+        "Load",
+        "ann",
+        _us(BEGIN + timedelta(seconds=number)),
+        tables,
+        payload_hash=f"hash-{number}",
+        tenant="acme",
+        nodes=number,
+        edges=number + 1,
+        rejected=number + 2,
+    )
+
+
+def birth() -> CommitObject:
+    pins = {key: Pin(1, f"tx-{key}-1", 1, 0) for key in (PERSON, CITY, KNOWS)}
+    return CommitObject(1, "", "op-1", 1, EMBEDDED, pins, (commit(1, *pins),), (), 1, "commit-000001")
+
+
+def line(count: int, *, commits_each: int = 1) -> list[CommitObject]:
+    """Objects 1 to `count`: the even ones move Person, every fifth moves City."""
+    objects = [birth()]
+    for seq in range(2, count + 1):
+        before = objects[-1]
+        moves = [key for key, by in ((PERSON, 2), (CITY, 5)) if seq % by == 0]
+        changed = {k: Pin(before.pins[k].version + 1, f"tx-{k}-{seq}", seq, rows=seq, staging="s") for k in moves}
+        commits = tuple(commit(seq * commits_each + n, *moves) for n in range(commits_each))
+        objects.append(follow(before, op_id=f"op-{seq}", changed=changed, commits=commits, finalised_through=0))
+    return objects
+
+
+def recovery(operation_id: str, *, second: int = 0) -> Recovery:
+    return Recovery(
+        operation_id,
+        "RolledBack",
+        "ann",
+        "Load",
+        {PERSON: "NoMovement", CITY: "Staged"},
+        _us(BEGIN + timedelta(seconds=second)) + 7,
+    )
+
+
+def recovered(objects: Sequence[CommitObject], *operation_ids: str) -> list[CommitObject]:
+    """The line with one more object, in which a recovery says what it did."""
+    newest = objects[-1]
+    seq = newest.seq + 1
+    recoveries = tuple(recovery(operation_id, second=seq) for operation_id in operation_ids)
+    return [*objects, remark(newest, op_id=f"op-{seq}", recoveries=recoveries)]
+
+
+def _us(at: datetime) -> int:
+    return int(at.timestamp()) * 1_000_000

@@ -1,0 +1,458 @@
+"""Repair: foreign changes are adopted as a commit of their own or set aside, whatever interrupts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+import omniray
+from omniray.engine import repair as repair_module
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import (
+    ConstraintViolation,
+    InvariantViolation,
+    LineOwned,
+    OmnirayError,
+    RecordError,
+    TableDrift,
+)
+from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.line import SEQ_MAX
+from omniray.engine.owner import Incarnation, take_over
+from omniray.engine.recovery import TableClass
+from omniray.engine.repair import DISCARDED, KIND, RepairReport
+from omniray.engine.schema import ID
+from omniray.engine.store import ObjectStore
+from tests.foreign import (
+    FOREIGN,
+    FRIENDS,
+    PEOPLE,
+    append,
+    commit_and_die,
+    edges,
+    people,
+    plain,
+    plain_ids,
+    repair_of,
+    with_people,
+    write,
+)  # fmt: skip
+from tests.graphs import CITY, KNOWS, PERSON, Adding, Parts, insert, parts_of
+from tests.graphs import people as people_of
+from tests.stores import Root
+
+ADOPTABLE = {
+    "append": ["ann", "bob", "mallory"],
+    "delete": ["bob"],
+    "update": ["ann", "bob"],
+    "overwrite": ["mallory"],
+    "restore": ["ann"],
+    "compaction": ["ann", "bob"],
+}
+ACTS: tuple[Callable[[Parts], RepairReport], ...] = (
+    lambda parts: repair_of(parts).discard(actor="ann"),
+    lambda parts: repair_of(parts).adopt(actor="ann"),
+)
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return with_people(disk)
+
+
+@pytest.fixture
+def parts(store: ObjectStore) -> Iterator[Parts]:
+    parts = parts_of(store)
+    yield parts
+    parts.close()
+
+
+def taken(store: ObjectStore, *, beyond: bool) -> None:
+    """Two acknowledged commits, the first one's name taken; with `beyond`, further foreign versions on top."""
+    commit_and_die(store, "dan", "eve")
+    for name in ("mallory", "mike", "max") if beyond else ("mallory",):
+        append(store, name)
+
+
+def check_healthy(store: ObjectStore, expected: list[str]) -> None:
+    """The graph, plain Lance and the next writer agree, and nothing is left to recover."""
+    parts = parts_of(store)
+    try:
+        assert repair_of(parts).inspect() == ()
+        assert parts.rows() == expected
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["zoe"]}))
+        parts.finaliser.flush()
+        assert plain_ids(store) == sorted([*expected, "zoe"])
+        assert plain(store).version == parts.newest().pins[PERSON].version
+    finally:
+        parts.close()
+    assert list(store.names("__recovery")) == []
+
+
+# Discarding what is ahead of the graph
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_discarding_a_foreign_write_brings_the_acknowledged_rows_back(store: ObjectStore, kind: str) -> None:
+    parts = parts_of(store)
+    before = plain(store).to_table()
+    FOREIGN[kind](store)
+    head = plain(store).version
+    report = repair_of(parts).discard(actor="ann")
+    parts.close()
+    assert report.versions == {PERSON: head + 1}
+    assert plain(store).version == head + 1
+    assert plain(store).to_table() == before
+    check_healthy(store, ["ann", "bob"])
+
+
+def test_discarding_is_a_commit_of_the_history_and_keeps_what_was_set_aside(any_root: Root) -> None:
+    store = with_people(any_root)
+    parts = parts_of(store)
+    append(store, "mallory")
+    report = repair_of(parts).discard(actor="ann")
+    parts.close()
+    with omniray.open(store.uri, storage_options=any_root.storage_options, read_only=True) as graph:
+        entry = graph.history(1)[0]
+        assert (entry.commit_id, entry.kind, entry.actor) == (report.commit_id, KIND, "ann")
+        assert list(entry.tables) == [PERSON]
+    assert sorted(plain(store).checkout_version(report.found[0].head).to_table()[ID].to_pylist()) == [
+        "ann", "bob", "mallory",
+    ]  # fmt: skip
+    check_healthy(store, ["ann", "bob"])
+
+
+def test_several_tables_are_repaired_in_one_commit(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    write(parts.store, edges(("ann", "nobody")), FRIENDS)
+    report = repair_of(parts).discard()
+    assert report.versions.keys() == {PERSON, KNOWS}
+    assert parts.newest().commits[0].tables == (KNOWS, PERSON)
+
+
+def test_only_the_tables_that_were_named_are_repaired(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    write(parts.store, edges(("ann", "nobody")), FRIENDS)
+    assert repair_of(parts).discard([PERSON]).versions.keys() == {PERSON}
+    assert [drift.table_key for drift in repair_of(parts).inspect()] == [KNOWS]
+
+
+# Discarding what took a name
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_discarding_gives_acknowledged_commits_their_names_back(any_root: Root, beyond: bool) -> None:
+    store = with_people(any_root)
+    taken(store, beyond=beyond)
+    with omniray.open(store.uri, storage_options=any_root.storage_options, read_only=True) as graph:
+        commits = [entry.commit_id for entry in graph.history()]
+    parts = parts_of(store)
+    report = repair_of(parts).discard(actor="ann")
+    parts.close()
+    assert (report.commit_id is not None) == beyond
+    assert plain_ids(store) == ["ann", "bob", "dan", "eve"]
+    with omniray.open(store.uri, storage_options=any_root.storage_options) as graph:
+        expected = [["ann", "bob", "dan", "eve"], ["ann", "bob", "dan"], ["ann", "bob"], ["ann", "bob", "cid"]]
+        assert [people_of(graph.snapshot(at=commit)) for commit in commits[:4]] == expected
+    check_healthy(store, ["ann", "bob", "dan", "eve"])
+
+
+def test_the_foreign_manifest_is_kept_aside_and_its_rows_can_be_told(parts: Parts) -> None:
+    taken(parts.store, beyond=False)
+    version = plain(parts.store).version
+    foreign = parts.store.get(f"{PEOPLE}/_versions/{SEQ_MAX - version:020}.manifest")
+    (path,) = repair_of(parts).discard().aside
+    assert parts.store.get(path) == foreign
+    assert path.startswith(f"{PEOPLE}/_aside/{SEQ_MAX - version:020}-")
+
+
+def test_giving_names_back_is_recorded_in_the_line(parts: Parts) -> None:
+    taken(parts.store, beyond=False)
+    repair_of(parts).discard(actor="ann")
+    (recovery,) = [recovery for obj in parts.line() for recovery in obj.recoveries]
+    assert (recovery.recovery_kind, recovery.sidecar_writer_kind) == (DISCARDED, KIND)
+    assert recovery.recovery_for_actor == "ann"
+    assert recovery.outcomes == {PERSON: TableClass.FINAL_NAME_TAKEN}
+
+
+def test_a_name_is_given_back_again_without_harm_by_a_process_that_slept(parts: Parts) -> None:
+    """The second repair saw the foreign manifest before the first gave the name back, and acts long after it."""
+    store = parts.store
+    taken(store, beyond=False)
+    others: list[RepairReport] = []
+    first = Action(lambda: others.append(repair_of(parts_of(store)).discard()) if not others else None)
+    with armed({Point.REPAIR_AFTER_ASIDE: first}):
+        repair_of(parts).discard()
+    assert len(others) == 1
+    assert plain_ids(store) == ["ann", "bob", "dan", "eve"]
+    assert len(list(store.names(f"{PEOPLE}/_aside"))) == 1
+
+
+def test_a_foreign_manifest_that_was_moved_to_the_history_is_set_aside_there(parts: Parts) -> None:
+    store = parts.store
+    taken(store, beyond=False)
+    version = plain(store).version
+    final, old = (f"{PEOPLE}/{folder}/{SEQ_MAX - version:020}.manifest" for folder in ("_versions", "_history"))
+    store.copy(final, old)
+    store.delete(final)
+    repair_of(parts).discard()
+    assert plain_ids(store) == ["ann", "bob", "dan", "eve"]
+    assert len(list(store.names(f"{PEOPLE}/_aside"))) == 1
+
+
+def test_a_name_is_not_overwritten_when_the_pinned_manifest_is_gone(parts: Parts) -> None:
+    store = parts.store
+    dead = commit_and_die(store, "dan")
+    append(store, "mallory")
+    staging = dead.newest().pins[PERSON].staging
+    assert staging is not None
+    store.delete(staging)
+    with pytest.raises(InvariantViolation, match="from a backup"):
+        repair_of(parts).discard()
+    assert plain_ids(store) == ["ann", "bob", "mallory"]
+
+
+# Adopting
+
+
+@pytest.mark.parametrize("kind", ADOPTABLE)
+def test_adopting_makes_a_foreign_write_a_commit(store: ObjectStore, kind: str) -> None:
+    parts = parts_of(store)
+    FOREIGN[kind](store)
+    head = plain(store).version
+    report = repair_of(parts).adopt(actor="ann")
+    commit = parts.newest().commits[0]
+    assert (commit.commit_id, commit.kind, commit.actor) == (report.commit_id, KIND, "ann")
+    assert report.versions == {PERSON: head}
+    parts.close()
+    check_healthy(store, ADOPTABLE[kind])
+
+
+def test_rows_of_several_tables_are_adopted_as_one(any_root: Root) -> None:
+    """The edge needs the node, and neither is in the graph before."""
+    store = with_people(any_root)
+    parts = parts_of(store)
+    append(store, "mallory")
+    write(store, edges(("ann", "mallory")), FRIENDS)
+    with pytest.raises(ConstraintViolation, match="dst 'mallory' not found in Person"):
+        repair_of(parts).adopt([KNOWS])
+    assert repair_of(parts).adopt().versions.keys() == {PERSON, KNOWS}
+    parts.close()
+    check_healthy(store, ["ann", "bob", "mallory"])
+
+
+def other_id() -> pa.Table:
+    rows = people("mallory")
+    return rows.set_column(0, rows.schema.field(ID), pa.array(["somebody else"]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "match"),
+    [
+        (lambda s: write(s, other_id()), RecordError, "'somebody else' differs from 'mallory'"),
+        (lambda s: append(s, ""), RecordError, "an id has 1 to"),
+        (lambda s: append(s, "ann"), ConstraintViolation, "duplicate key 'ann'"),
+        (lambda s: write(s, edges(("ann", "nobody")), FRIENDS), ConstraintViolation, "dst 'nobody' not found"),
+        (FOREIGN["add_columns"], TableDrift, "its schema changed to .*extra"),
+        (
+            lambda s: write(s, people("ann"), mode="overwrite", data_storage_version="2.0"),
+            TableDrift, "another storage format",
+        ),
+    ],
+    ids=["id not of the key", "empty id", "duplicate", "edge to nobody", "new column", "old file format"],
+)  # fmt: skip
+def test_adopting_refuses_what_the_graph_would_not_have_accepted(
+    parts: Parts, spoil: Callable[[ObjectStore], None], error: type[OmnirayError], match: str
+) -> None:
+    before = parts.newest()
+    spoil(parts.store)
+    with pytest.raises(error, match=f"can't be adopted: .*{match}.*omniray repair --discard"):
+        repair_of(parts).adopt()
+    assert parts.newest() == before
+    assert len(repair_of(parts).inspect()) == 1
+
+
+def test_a_column_that_was_dropped_and_made_anew_is_not_adopted(parts: Parts) -> None:
+    """It looks the same, but has another field id: rows of later writes would be read as null."""
+    plain(parts.store).drop_columns(["age"])
+    plain(parts.store).add_columns(pa.schema([pa.field("age", pa.int32())]))
+    with pytest.raises(TableDrift, match="its schema changed"):
+        repair_of(parts).adopt()
+
+
+def test_a_node_that_edges_of_the_graph_need_is_not_adopted_away(parts: Parts) -> None:
+    write(parts.store, edges(("ann", "bob")), FRIENDS)
+    repair_of(parts).adopt()
+    plain(parts.store).delete("id = 'bob'")
+    with pytest.raises(ConstraintViolation, match="still needs it"):
+        repair_of(parts).adopt()
+
+
+def test_a_name_that_was_taken_is_not_adopted_since_commits_would_be_lost(parts: Parts) -> None:
+    taken(parts.store, beyond=True)
+    lost = parts.commit_ids()[-2:]
+    with pytest.raises(TableDrift, match=f"{', '.join(lost)}.*omniray repair --discard"):
+        repair_of(parts).adopt()
+    assert plain_ids(parts.store) == ["ann", "bob", "mallory", "max", "mike"]
+
+
+# Beside others
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_repairing_twice_does_nothing_more(parts: Parts, act: Callable[[Parts], RepairReport]) -> None:
+    append(parts.store, "mallory")
+    act(parts)
+    seq = parts.newest().seq
+    assert act(parts) == RepairReport(())
+    assert parts.newest().seq == seq
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_commit_to_another_table_meanwhile_is_built_on(parts: Parts, act: Callable[[Parts], RepairReport]) -> None:
+    append(parts.store, "mallory")
+    other = parts_of(parts.store)
+    city = Action(lambda: _add(other, CITY, "rome"), nth=1)
+    with armed({Point.REPAIR_BEFORE_PUT: city}):
+        act(parts)
+    assert [commit.kind for obj in parts.line()[-2:] for commit in obj.commits] == ["Mutation", KIND]
+    other.close()
+    parts.finaliser.flush()
+    assert list(parts.store.names("__recovery")) == []
+
+
+def test_rows_are_judged_again_when_the_graph_moved_meanwhile(parts: Parts) -> None:
+    write(parts.store, edges(("ann", "bob")), FRIENDS)
+    uri = parts.store.uri
+
+    def remove_bob() -> None:
+        with omniray.open(uri) as graph:
+            graph.mutate("query remove() { delete City where name = 'x' }")
+        other = parts_of(parts.store)
+        append(parts.store, "mallory")
+        plain(parts.store).delete("id = 'bob'")
+        repair_of(other).adopt([PERSON])
+        other.close()
+
+    with (
+        armed({Point.REPAIR_BEFORE_PUT: Action(remove_bob, nth=1)}),
+        pytest.raises(ConstraintViolation, match="dst 'bob' not found"),
+    ):
+        repair_of(parts).adopt([KNOWS])
+
+
+def test_somebody_else_s_repair_leaves_nothing_to_do(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    other = parts_of(parts.store)
+    with armed({Point.REPAIR_BEFORE_PUT: Action(lambda: _discard(other), nth=1)}):
+        report = repair_of(parts).adopt()
+    assert (report.commit_id, len(report.found)) == (None, 1)
+    assert parts.rows() == ["ann", "bob"]
+    other.close()
+
+
+def _discard(parts: Parts) -> None:
+    repair_of(parts).discard()
+
+
+def _add(parts: Parts, table_key: str, name: str) -> None:
+    parts.writer.commit(Adding(parts.schema, {table_key: [name]}))
+
+
+def test_a_foreign_write_during_the_repair_is_discarded_too(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    with armed({Point.REPAIR_BEFORE_ACT: Action(lambda: append(parts.store, "mike"), nth=1)}):
+        repair_of(parts).discard()
+    parts.finaliser.flush()
+    check_healthy(parts.store, ["ann", "bob"])
+
+
+def test_a_foreign_write_that_takes_the_repair_s_own_name_is_discarded_too(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    with armed({Point.REPAIR_BEFORE_PUT: Action(lambda: append(parts.store, "mike"), nth=1)}):
+        repair_of(parts).discard()
+    assert plain_ids(parts.store) == ["ann", "bob"]
+
+
+def test_a_table_that_never_rests_is_given_up(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair_module, "ROUNDS_MAX", 3)
+    append(parts.store, "mallory")
+    with (
+        armed({Point.REPAIR_BEFORE_ACT: Action(lambda: append(parts.store, "mike"))}),
+        pytest.raises(TableDrift, match="kept changing"),
+    ):
+        repair_of(parts).discard()
+
+
+def test_while_a_coordinator_owns_the_line_nothing_is_repaired_beside_it(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    take_over(parts.tip, str(Incarnation.new("there:1")))
+    for act in ACTS:
+        with pytest.raises(LineOwned):
+            act(parts)
+
+
+def test_a_writer_that_met_the_drift_goes_on_after_another_process_repaired_it(store: ObjectStore, disk: Root) -> None:
+    with omniray.open(store.uri) as graph:
+        append(store, "mallory")
+        with pytest.raises(TableDrift):
+            insert(graph, "dan")
+        other = parts_of(store)
+        repair_of(other).discard()
+        other.close()
+        insert(graph, "dan")
+        assert people_of(graph) == ["ann", "bob", "dan"]
+
+
+# Interrupted
+
+
+POINTS = [point for point in Point if point.name.startswith("REPAIR_")]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_discard_that_died_anywhere_is_finished_by_the_next_one(store: ObjectStore, point: Point) -> None:
+    """Both kinds of drift at once; what the dead process left is recovered like any other operation."""
+    taken(store, beyond=True)
+    for nth in (1, 2, 3):
+        dying = parts_of(store)
+        with armed({point: Action(fail, nth=nth)}):
+            try:
+                repair_of(dying).discard()
+            except FailpointHit:
+                pass
+    survivor = parts_of(store, is_dead=lambda sidecar: True)
+    survivor.writer.recover()
+    repair_of(survivor).discard()
+    survivor.writer.recover()
+    survivor.finaliser.flush()
+    survivor.close()
+    discarded = [r for obj in survivor.line() for r in obj.recoveries if r.recovery_kind == DISCARDED]
+    assert len(discarded) == 1
+    check_healthy(store, ["ann", "bob", "dan", "eve"])
+
+
+@pytest.mark.parametrize("point", [Point.REPAIR_BEFORE_ACT, Point.REPAIR_BEFORE_PUT, Point.REPAIR_AFTER_PUT])
+def test_an_adoption_that_died_anywhere_is_finished_by_the_next_one(store: ObjectStore, point: Point) -> None:
+    append(store, "mallory")
+    with armed({point: Action(fail)}), pytest.raises(FailpointHit):
+        repair_of(parts_of(store)).adopt()
+    survivor = parts_of(store, is_dead=lambda sidecar: True)
+    survivor.writer.recover()
+    repair_of(survivor).adopt()
+    survivor.close()
+    commits = [commit for obj in survivor.line() for commit in obj.commits if commit.kind == KIND]
+    assert len(commits) == 1
+    check_healthy(store, ["ann", "bob", "mallory"])
+
+
+def test_a_repair_whose_outcome_is_unknown_leaves_everything_to_recovery(parts: Parts) -> None:
+    """What an unclear put may have committed must not be deleted."""
+    append(parts.store, "mallory")
+
+    class Silent(CommitLog):
+        pass
+
+    assert Silent
