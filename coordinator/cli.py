@@ -23,8 +23,10 @@ from omniray.coordinator.cli_arguments import (
     At,
     Durability,
     StorageOptions,
+    TxnId,
     Uri,
     actor_or_user,
+    examples,
     expected_versions,
     load_source,
     pairs,
@@ -32,6 +34,7 @@ from omniray.coordinator.cli_arguments import (
     read_text,
 )
 from omniray.coordinator.cli_output import Output, counted, reporting
+from omniray.coordinator.cli_recovery import app as recovery_app
 
 if TYPE_CHECKING:
     from omniray import Graph, LineageEntry, WriteResult
@@ -49,15 +52,11 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(help="Look at the schema of a graph.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schema_app, name="schema")
-
-
-def _examples(*lines: str) -> str:
-    """An epilog whose line breaks are kept."""
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+app.add_typer(recovery_app)
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "omniray init ./social --schema social.pg",
         "omniray init s3://bucket/social --schema social.pg --storage-option aws_region=eu-west-1",
     )
@@ -84,7 +83,7 @@ def init(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "omniray load ./social people.jsonl knows.jsonl",
         "omniray load ./social Person.parquet --mode merge --actor nightly",
         "omniray load ./social people.csv --type Person --on-error reject --rejects refused.jsonl",
@@ -118,6 +117,7 @@ def load(
     rejects: Annotated[
         str | None, typer.Option(metavar="FILE", help=f"Where rejected records go.  [default: {REJECTS}]")
     ] = None,
+    txn_id: TxnId = None,
     durability: Durability = "process",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
@@ -132,7 +132,7 @@ def load(
         with out.progress_bar() as progress:
             result = graph.load(
                 source, mode=mode, branch=branch, type=type, format=of_format, actor=actor_or_user(actor),
-                on_error=on_error, rejects=rejects_to, progress=progress,
+                on_error=on_error, rejects=rejects_to, progress=progress, txn_id=txn_id,
             )  # fmt: skip
         written_to = rejects_to if result.rejected else None
         text = _sentence(result)
@@ -142,7 +142,7 @@ def load(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         'omniray mutate ./social people.gq --name add_person --params \'{"name": "Ann"}\'',
         "omniray mutate ./social fix.gq --expect node:Person=4",
         "echo 'query old() { delete Person where age > 120 }' | omniray mutate ./social -",
@@ -158,6 +158,7 @@ def mutate(
         typer.Option(metavar="TABLE_KEY=VERSION", help="Fail if the table is not at this version; repeatable."),
     ] = None,
     actor: Actor = "",
+    txn_id: TxnId = None,
     durability: Durability = "process",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
@@ -168,12 +169,14 @@ def mutate(
     with reporting(as_json) as out:
         text = read_text(file)
         with omniray.open(uri, storage_options=options, durability=durability) as graph:
-            result = graph.mutate(text, values, name=name, actor=actor_or_user(actor), expected_versions=expected)
+            result = graph.mutate(
+                text, values, name=name, actor=actor_or_user(actor), expected_versions=expected, txn_id=txn_id
+            )
             out.line(_sentence(result), _document(result))
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "omniray snapshot ./social",
         "omniray snapshot ./social --at 2026-01-31T12:00:00Z --json",
     )
@@ -186,7 +189,7 @@ def snapshot(uri: Uri, at: At = None, storage_option: StorageOptions = None, as_
         out.table(f"{cut['branch']} at {cut['commit_id']}", ["table", "version", "rows"], rows, cut)
 
 
-@app.command(epilog=_examples("omniray history ./social --limit 10"))
+@app.command(epilog=examples("omniray history ./social --limit 10"))
 def history(
     uri: Uri,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N commits.")] = None,
@@ -202,7 +205,7 @@ def history(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "omniray export ./social > social.jsonl",
         "omniray export ./social --type Person --at 01K9ZQ5T7Z0000000000000000 | head",
     )
@@ -219,7 +222,7 @@ def export(
         out.raw(graph.snapshot(at=at).export(type))
 
 
-@schema_app.command("show", epilog=_examples("omniray schema show ./social > social.pg"))
+@schema_app.command("show", epilog=examples("omniray schema show ./social > social.pg"))
 def schema_show(uri: Uri, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
     """Print the schema as its author wrote it."""
     with _reading(uri, storage_option, as_json) as (out, graph):
@@ -239,7 +242,7 @@ def schema_show(uri: Uri, storage_option: StorageOptions = None, as_json: AsJson
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         'omniray sql ./social "select name, age from Person where age > 40 order by age"',
         'omniray sql ./social "select count(*) from Knows" --at 2026-01-31',
     )
@@ -259,7 +262,7 @@ def sql(
         out.table("", columns, rows, {"columns": columns, "rows": [dict(zip(columns, r, strict=True)) for r in rows]})
 
 
-@app.command(epilog=_examples("omniray version --json"))
+@app.command(epilog=examples("omniray version --json"))
 def version(as_json: AsJson = False) -> None:
     """Print the version of omniray, of Lance and of the storage format."""
     from importlib.metadata import version as installed
@@ -292,7 +295,8 @@ def _sentence(result: WriteResult) -> str:
     if result.commit_id is None:
         return "nothing changed, nothing was committed"
     nodes, edges = counted(result.affected_nodes, "node"), counted(result.affected_edges, "edge")
-    return f"{nodes} and {edges} written, commit {result.commit_id}"
+    when = "had been written before, nothing was applied now" if result.repeated else "written"
+    return f"{nodes} and {edges} {when}, commit {result.commit_id}"
 
 
 def _document(result: WriteResult) -> dict[str, Any]:
@@ -301,6 +305,7 @@ def _document(result: WriteResult) -> dict[str, Any]:
         "affected_nodes": result.affected_nodes,
         "affected_edges": result.affected_edges,
         "versions": dict(result.versions),
+        "repeated": result.repeated,
     }
 
 

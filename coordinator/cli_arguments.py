@@ -36,9 +36,18 @@ Durability = Annotated[
     Literal["process", "power"],
     typer.Option(help="What a write on a disk survives: the death of the process, or a power cut too."),
 ]
+TxnId = Annotated[
+    str | None,
+    typer.Option(metavar="ULID", help="An id of your own that makes the write safe to repeat: it is applied once."),
+]
 At = Annotated[
     str | None, typer.Option(metavar="COMMIT|TIME", help="As of a commit id or a time (UTC if it has no zone).")
 ]
+
+
+def examples(*lines: str) -> str:
+    """An epilog whose line breaks are kept."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def actor_or_user(given: str) -> str:

@@ -165,7 +165,7 @@ def _facts(store: ObjectStore, pin: Pin, head: int, unfinished: Sequence[Unfinis
 
 def describe(storage: TableStorage, table: DriftedTable) -> Drift:
     """Read what the foreign versions of a table did."""
-    newest = storage.open_foreign(table.type, max(table.head, *table.foreign_versions))
+    newest = storage.open_foreign(table.type, table.head or table.foreign_versions[0])
     numbers = sorted({number for version in table.foreign_versions for number in (version - 1, version)})
     facts = {one.version: one for one in storage.describe_versions(newest, numbers)}
     foreign = (_foreign(table.type, facts, version) for version in table.foreign_versions if version in facts)

@@ -97,7 +97,7 @@ class Action:
     reached: int = field(default=0, init=False)
 
 
-_armed: dict[str, Action] = {}
+_armed: dict[Point, Action] = {}
 
 
 def reach(point: Point) -> None:

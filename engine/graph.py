@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
@@ -22,12 +23,14 @@ from omniray.engine.load import LoadIntent, LoadOptions, Progress, prepare_load
 from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.owner import release, take_over
+from omniray.engine.repair import Repair, RepairReport
 from omniray.engine.schema import Schema
 from omniray.engine.schema_files import SchemaState, read_schema
 from omniray.engine.sidecar import Sidecar, Sidecars
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.tables import Table, TableStorage
 from omniray.engine.tip import Tip
 from omniray.engine.write import Author, Outcome, WriteResult, checked_txn_id
@@ -84,9 +87,7 @@ class Graph:
     Threads may share it; processes open their own.
     """
 
-    def __init__(
-        self, store: ObjectStore, *, read_only: bool, grace_s: float = GRACE_S, owner: str = EMBEDDED
-    ) -> None:
+    def __init__(self, store: ObjectStore, *, read_only: bool, grace_s: float = GRACE_S, owner: str = EMBEDDED) -> None:
         self._store, self._read_only, self._owner = store, read_only, owner
         self._log = CommitLog(store, MAIN_BRANCH)
         self._schema, self._schema_text, self._state = read_schema(store, self._log)
@@ -97,9 +98,7 @@ class Graph:
         self._finaliser = Finaliser(store, self._log, self._manifest, self._sidecars)
         self._reading = Tip(self._log, self._manifest, newest)
         self._lineage = Lineage(self._log, self._manifest, self._reading.refresh)
-        self._recoverer = Recoverer(
-            store, self._sidecars, self._lineage, self._finaliser, owner=owner, grace_s=grace_s
-        )
+        self._recoverer = Recoverer(store, self._sidecars, self._lineage, self._finaliser, owner=owner, grace_s=grace_s)
         self._writing = Tip(self._log, self._manifest, newest)
         self._writer = Writer(
             store, self._writing, self._lineage, self._storage, self._cache, self._finaliser, self._sidecars,
@@ -107,6 +106,7 @@ class Graph:
         )  # fmt: skip
         self._closed = False
         self._pid = os.getpid()
+        self.recovered = RecoveryReport()  # what opening it healed
         if not read_only:
             self._begin()
 
@@ -115,7 +115,7 @@ class Graph:
         try:
             if self._owner != EMBEDDED:
                 take_over(self._writing, self._owner)
-            self._recoverer.recover(self._writing)
+            self.recovered = self._recoverer.recover(self._writing)
         except BaseException:
             self._let_go()
             raise
@@ -253,6 +253,32 @@ class Graph:
     def recoveries(self, limit: int | None = None) -> list[Recovery]:
         """What recoveries did, newest first: one entry for each operation that was left by its writer."""
         return self._lineage.recoveries(limit)
+
+    def repair(
+        self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
+    ) -> RepairReport:
+        """Show which tables something other than omniray wrote to; `adopt` or `discard` what it wrote.
+
+        Adopted rows become a commit of their own, if they keep every rule of the graph; discarded ones are set aside.
+        """
+        self._writable(MAIN)
+        if adopt and discard:
+            raise InputError("a change is adopted or discarded, not both: give one of them")
+        repair = Repair(
+            self._store, self._schema, self._log, Tip(self._log, self._manifest, self._reading.refresh()),
+            self._storage, self._cache, self._finaliser, self._sidecars, owner=self._owner,
+        )  # fmt: skip
+        if adopt:
+            return repair.adopt(tables, actor=actor)
+        return repair.discard(tables, actor=actor) if discard else RepairReport(repair.inspect(tables))
+
+    def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
+        """Delete files that nothing refers to and that are older than a time; what a running load staged stays."""
+        self._writable(MAIN)
+        if older_than_s < 0:
+            raise InputError(f"files older than {older_than_s} s: give 0 or more")
+        sweeper = Sweeper(self._store, self._log, self._manifest, self._storage, self._finaliser, self._schema)
+        return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def outcome(self, txn_id: str) -> Outcome:
         """What became of a write whose answer was lost: committed, or not and never to be.

@@ -225,7 +225,7 @@ class Recoverer:
         return [path for path in candidates if mark in (self._store.get(path) or b"")]
 
     def _record(self, tip: Tip, cases: Sequence[_Case]) -> bool:
-        """Record each operation that is not recorded yet, and have it folded; False if the line is not ours any more."""
+        """Record each operation that is not recorded yet, and have it folded; False if the line has another owner."""
         if not cases:
             return True
 

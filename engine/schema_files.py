@@ -78,4 +78,6 @@ def _text(store: ObjectStore, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise SchemaError(f"{store.uri}/{SCHEMA_TEXT} is not UTF-8 (byte {error.start}); put the original back") from error
+        raise SchemaError(
+            f"{store.uri}/{SCHEMA_TEXT} is not UTF-8 (byte {error.start}): put the original text back"
+        ) from error

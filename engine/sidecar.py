@@ -8,6 +8,7 @@ A load that stages data files for a while leaves one too, of kind `Staging`: it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +24,7 @@ FOLDER = "__recovery"
 STAGING = "Staging"
 _SUFFIX = ".json"
 _PUT_TRIES_MAX = 4
+_READING_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class Sidecars:
         return sidecar
 
     def read_all(self, operation_ids: Iterable[str]) -> list[Sidecar]:
-        return [sidecar for one in operation_ids if (sidecar := self.read(one)) is not None]
+        with ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="omniray-sidecar") as pool:
+            return [sidecar for sidecar in pool.map(self.read, operation_ids) if sidecar is not None]
 
     def delete(self, operation_ids: Sequence[str]) -> None:
         self._store.delete_all([self.path(one) for one in operation_ids])

@@ -92,7 +92,7 @@ class ObjectStore(Protocol):
         """
 
     def delete_empty_folders(self) -> None:
-        """Delete every folder below the root without a file in it, and the root if it is one; for stores with folders."""
+        """Delete every folder without a file in it, the root too; only some stores have folders."""
 
     def close(self) -> None: ...
 

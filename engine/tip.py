@@ -139,7 +139,7 @@ class Tip:
 def _unknown(ours: CommitObject) -> OutcomeUnknown:
     txn_id = ours.commits[-1].commit_id if ours.commits else ours.op_id
     return OutcomeUnknown(
-        f"no clear answer from the store to commit {txn_id}: it may have landed; ask with graph.outcome('{txn_id}'), or "
-        "write again with this txn_id, which applies nothing twice",
+        f"no clear answer from the store to commit {txn_id}: it may have landed; ask with graph.outcome('{txn_id}'), "
+        "or write again with this txn_id, which applies nothing twice",
         txn_id=txn_id,
     )

@@ -213,9 +213,7 @@ class Writer:
         )  # fmt: skip
         return ours
 
-    def _heal(
-        self, looking: Future[list[Sidecar]], sidecar: Sidecar, staged: Mapping[str, StagedVersion]
-    ) -> bool:
+    def _heal(self, looking: Future[list[Sidecar]], sidecar: Sidecar, staged: Mapping[str, StagedVersion]) -> bool:
         """Recover what others left, if this write's look found any; the attempt is void then, since the line moves."""
         try:
             if not looking.result():

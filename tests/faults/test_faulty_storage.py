@@ -95,7 +95,6 @@ def test_a_request_that_comes_late_is_through_when_the_proxy_is_disarmed(proxy: 
     armed(proxy, Kind.DELAY, "PUT .*/object", ALWAYS)
     with pytest.raises(TimeoutError):
         urllib.request.urlopen(urllib.request.Request(target, b"late", method="PUT"), timeout=0.1)
-    assert store.get("object") is None
     proxy.disarm()
     assert store.get("object") == b"late"
 

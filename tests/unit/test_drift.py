@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -12,16 +13,23 @@ import omniray
 from omniray.engine.errors import InvariantViolation, NotFound, TableDrift
 from omniray.engine.line import CommitObject
 from omniray.engine.recovery import TableClass
-from omniray.engine.store import ObjectStore
+from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.tables import final_path
 from tests.foreign import FOREIGN, PEOPLE, append, commit_and_die, plain, plain_ids, repair_of, with_people
 from tests.graphs import CITY, INSERT_CITY, PERSON, Adding, insert, parts_of, people
 from tests.stores import Root
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A graph with people, made once and copied for each test."""
+    return with_people(Root(str(tmp_path_factory.mktemp("template")), {})).uri
+
+
 @pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return with_people(disk)
+def store(disk: Root, template: str) -> ObjectStore:
+    shutil.copytree(template, f"{disk.uri}/graph")
+    return open_store(f"{disk.uri}/graph")
 
 
 @contextmanager
@@ -108,8 +116,8 @@ def test_inspecting_tells_what_a_foreign_writer_did(store: ObjectStore, kind: st
     assert drift.commits_at_stake == ()
 
 
-def test_inspecting_a_graph_that_nobody_touched_finds_nothing(any_root: Root) -> None:
-    assert repair_of(parts_of(with_people(any_root))).inspect() == ()
+def test_inspecting_a_graph_that_nobody_touched_finds_nothing(store: ObjectStore) -> None:
+    assert repair_of(parts_of(store)).inspect() == ()
 
 
 def test_a_commit_whose_phase_d_is_unfinished_is_no_drift(store: ObjectStore) -> None:

@@ -179,7 +179,7 @@ def test_a_table_of_no_rows_is_not_nothing() -> None:
 
 
 def test_every_kind_of_source_gives_the_same_hash(tmp_path: Path) -> None:
-    rows = [{"name": "x", "age": 1, "since": "2026-01-31"}, {"name": "y", "age": None, "since": None}]
+    rows: list[dict[str, Any]] = [{"name": "x", "age": 1, "since": "2026-01-31"}, {"name": "y"}]
     days = pa.array([date(2026, 1, 31), None])
     table = pa.table({"since": days, "age": pa.array([1, None], pa.int64()), "name": ["x", "y"]})
     pq.write_table(table, tmp_path / "p.parquet")

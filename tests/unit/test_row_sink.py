@@ -88,7 +88,7 @@ def test_rows_that_a_judgement_drops_are_left_out_and_the_first_files_go(sink: R
     rows = sink.rows(dropped=pa.array([1]), adopted=NOTHING_ADOPTED)
     sink.close(used=True)
     assert ids(disk, rows) == ["a", "c", "d"]
-    assert files(disk) == sorted(rows.files)  # type: ignore[union-attr]
+    assert files(disk) == sorted(rows.files)
 
 
 def test_rows_that_a_second_judgement_takes_back_are_the_graph_s(sink: RowSink, disk: Root) -> None:
@@ -97,7 +97,7 @@ def test_rows_that_a_second_judgement_takes_back_are_the_graph_s(sink: RowSink, 
     rows = sink.rows(dropped=NOTHING_DROPPED, adopted=NOTHING_ADOPTED)
     sink.close(used=True)
     assert ids(disk, rows) == ["a", "b", "c", "d"]
-    assert files(disk) == sorted(rows.files)  # type: ignore[union-attr]
+    assert files(disk) == sorted(rows.files)
 
 
 def test_a_load_that_failed_leaves_no_files(sink: RowSink, disk: Root) -> None:

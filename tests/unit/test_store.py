@@ -40,7 +40,8 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def store(opened: ObjectStore) -> Iterator[ObjectStore]:
     """An empty store."""
     yield opened
-    opened.delete_tree()
+    opened.delete_all([file.path for file in opened.files("")])
+    opened.delete_empty_folders()
 
 
 # Both stores
@@ -161,14 +162,14 @@ def test_deleting_is_quiet_about_what_is_not_there(store: ObjectStore) -> None:
     assert list(store.names("")) == ["c"]
 
 
-def test_deleting_the_tree_leaves_nothing_of_it_and_its_neighbour_alone(any_root: Root) -> None:
+def test_all_that_is_listed_can_be_deleted_and_the_neighbour_with_more_letters_stays(any_root: Root) -> None:
     store, neighbour = (open_store(f"{any_root.uri}/{name}", any_root.storage_options) for name in ("graph", "graph2"))
     for path in ("a", "folder/b", "folder/deeper/c"):
         store.put(path, b"")
         neighbour.put(path, b"")
-    store.delete_tree()
-    assert list(store.names("")) == []
-    assert list(neighbour.names("")) == ["a", "folder/"]
+    store.delete_all([file.path for file in store.files("")])
+    assert list(store.files("")) == []
+    assert [file.path for file in neighbour.files("")] == ["a", "folder/b", "folder/deeper/c"]
 
 
 # A disk
@@ -268,6 +269,17 @@ def test_a_file_on_disk_has_the_time_of_its_last_change(directory: DirectoryStor
     directory.put("file", b"")
     os.utime(directory.root / "file", ns=(1_000, 5_000_000))
     assert next(directory.files("")).modified_us == 5_000
+
+
+def test_empty_folders_are_deleted_and_those_with_files_stay(directory: DirectoryStore) -> None:
+    directory.put("kept/file", b"")
+    for folder in ("empty/deeper", "kept/empty"):
+        (directory.root / folder).mkdir(parents=True)
+    directory.delete_empty_folders()
+    assert sorted(path.name for path in directory.root.rglob("*")) == ["file", "kept"]
+    directory.delete("kept/file")
+    directory.delete_empty_folders()
+    assert not directory.root.exists()
 
 
 def test_a_file_that_vanishes_while_they_are_listed_is_left_out(directory: DirectoryStore) -> None:
@@ -404,8 +416,6 @@ def test_objects_that_can_t_be_deleted_are_not_passed_over(s3: Root, monkeypatch
     monkeypatch.setattr(store, "_call", refusing)
     with pytest.raises(StorageError, match=r"can't delete.*access denied"):
         store.delete_all(["object"])
-    with pytest.raises(StorageError, match=r"can't delete.*access denied"):
-        store.delete_tree()
 
 
 # Options

@@ -1,0 +1,225 @@
+"""One write under one fault, what its caller was told, and the oracle that says whether that was true.
+
+A write has a number, and each of its rows carries it: two people, a city and an edge between the people. So it shows in
+every table whether the write is there, once, and as one. A round breaks one request of a write, heals the graph by
+opening it afresh, compares the caller's answer with the truth, and then does what the caller would: asks again with the
+same id. So after each round every write so far is to be there exactly once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import lance
+
+import omniray
+from omniray.engine.errors import OmnirayError, OutcomeUnknown, StorageError
+from omniray.engine.identity import new_ulid
+from omniray.engine.store import open_store
+from tests.faults.clients import impatience, impatient
+from tests.faults.proxy import Fault, Proxy, Seen
+from tests.graphs import new_graph
+from tests.stores import Root, new_bucket
+
+AT_ONCE_S = 1e-6  # a grace period that has passed, since the writer lives in this very process
+TABLES = {"Person": "nodes/Person", "City": "nodes/City", "Knows": "edges/Knows"}
+ROWS = {"Person": 2, "City": 1, "Knows": 1}
+_NUMBER = re.compile(r"write-(\d+)")
+_CHANGING = re.compile(
+    r"[0-9a-f]{50}"  # Lance's data files
+    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # Lance's transactions and staging names
+    r"|[0-9A-HJKMNP-TV-Z]{26}"  # ULIDs
+    r"|\d{20}"  # versions, and numbers of the line
+    r"|(?<=/)\d+(?=-)"  # the version that a transaction read
+)
+
+
+def records(number: int) -> list[dict[str, Any]]:
+    """A write to three tables."""
+    one, other = f"write-{number}-one", f"write-{number}-other"
+    return [
+        {"type": "Person", "data": {"name": one, "age": number}},
+        {"type": "Person", "data": {"name": other, "age": number}},
+        {"type": "City", "data": {"name": one}},
+        {"edge": "Knows", "from": one, "to": other},
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A request that a write makes: what stays the same about it each time, and the how-manieth of its like it is."""
+
+    line: str
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.line} #{self.nth}"
+
+    @property
+    def pattern(self) -> str:
+        return f"^{'[^/]*'.join(map(re.escape, self.line.split('*')))}$"
+
+    @property
+    def changes(self) -> bool:
+        return not self.line.startswith(("GET", "HEAD"))
+
+
+def steps_of(log: list[Seen]) -> list[Step]:
+    """The requests of a log, each under a name that the same request of another write has too."""
+    met: Counter[str] = Counter()
+    steps = []
+    for seen in log:
+        line = _CHANGING.sub("*", str(seen))
+        met[line] += 1
+        steps.append(Step(line, met[line]))
+    return steps
+
+
+class Told(StrEnum):
+    """What the caller of a write was told."""
+
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    told: Told
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"{self.told} ({self.error!r})" if self.error else str(self.told)
+
+
+@dataclass(slots=True)
+class Field:
+    """A graph behind a proxy, and how many writes it has."""
+
+    proxy: Proxy
+    root: Root
+    uri: str
+    writes: int = 0
+    unmet: list[str] = field(default_factory=list)
+
+    @classmethod
+    def behind(cls, proxy: Proxy) -> Field:
+        root = new_bucket(proxy.endpoint)
+        with new_graph(root) as graph:
+            made = cls(proxy, root, graph.uri)
+            made._write(graph)
+        return made
+
+    def learn(self) -> list[Step]:
+        """The requests of a write that nothing stands in the way of, Phase D included."""
+        with omniray.open(self.uri, storage_options=self.root.storage_options) as graph:
+            self.proxy.forget()
+            self._write(graph)
+        return steps_of(self.proxy.log())
+
+    def round(self, fault: Fault) -> Answer:
+        """Break one request of one write, heal, and compare what was told with what is true."""
+        number, txn_id = self.writes, new_ulid()
+        answer = self._under(fault, number, txn_id)
+        with self._healed() as graph:
+            self._judge(graph, answer, number, txn_id)
+            graph.load(records(number), txn_id=txn_id)
+            self.writes += 1
+            self._write(graph)
+        self._check_steady()
+        return answer
+
+    def _write(self, graph: omniray.Graph) -> None:
+        graph.load(records(self.writes))
+        self.writes += 1
+
+    def _under(self, fault: Fault, number: int, txn_id: str) -> Answer:
+        with impatience():
+            graph = omniray.open(self.uri, storage_options=impatient(self.root).storage_options)
+            self.proxy.arm(fault)
+            try:
+                return _ask(graph, number, txn_id)
+            finally:
+                _close(graph)
+                self.proxy.disarm()
+
+    def was_met(self) -> bool:
+        """Whether the last round's request was made at all."""
+        return any(seen.fault for seen in self.proxy.log())
+
+    @contextmanager
+    def _healed(self) -> Iterator[omniray.Graph]:
+        options = self.root.storage_options
+        with omniray.open(self.uri, storage_options=options, grace_s=AT_ONCE_S) as graph:
+            yield graph
+
+    # The oracle
+
+    def _judge(self, graph: omniray.Graph, answer: Answer, number: int, txn_id: str) -> None:
+        """What the caller was told does not contradict the truth, and the graph can say what the truth is."""
+        present = self._numbers(graph)
+        there = number in present
+        assert present == set(range(number + there)), f"writes {present} are there, {number} was under way"
+        assert answer.told is not Told.DONE or there, f"told {answer}, and the write is not there"
+        assert answer.told is not Told.FAILED or not there, f"told {answer}, and the write is there"
+        assert graph.outcome(txn_id).committed is there, f"outcome() contradicts the tables: {graph.outcome(txn_id)}"
+
+    def _numbers(self, graph: omniray.Graph) -> set[int]:
+        """The writes that a snapshot shows: each in all tables, or in none."""
+        snapshot = graph.snapshot()
+        seen = {name: _counts(snapshot.table(name)) for name in TABLES}
+        return _agreed(seen)
+
+    def _check_steady(self) -> None:
+        """Nothing is left to recover; a plain Lance reader sees what a snapshot shows: every write, exactly once."""
+        store = open_store(self.uri, self.root.storage_options)
+        assert list(store.names("__recovery")) == []
+        with omniray.open(self.uri, storage_options=self.root.storage_options, read_only=True) as graph:
+            operations = [recovery.operation_id for recovery in graph.recoveries()]
+            assert len(operations) == len(set(operations)), "an operation was recorded as recovered twice"
+            snapshot = self._numbers(graph)
+        plain = {name: _counts(self._plain(path)) for name, path in TABLES.items()}
+        assert _agreed(plain) == snapshot == set(range(self.writes))
+
+    def _plain(self, path: str) -> Any:
+        return lance.dataset(f"{self.uri}/{path}", storage_options=self.root.storage_options).to_table()
+
+
+def _ask(graph: omniray.Graph, number: int, txn_id: str) -> Answer:
+    """Write, and say what the caller was told; a store's failure is told as one, whatever the SDKs made of it."""
+    try:
+        result = graph.load(records(number), txn_id=txn_id)
+    except OutcomeUnknown as error:
+        assert error.facts["txn_id"] == txn_id
+        return Answer(Told.UNKNOWN, error)
+    except StorageError as error:
+        return Answer(Told.FAILED, error)
+    assert result.commit_id == txn_id
+    return Answer(Told.DONE)
+
+
+def _close(graph: omniray.Graph) -> None:
+    """Let Phase D run; if it can't, the caller has its answer already."""
+    try:
+        graph.close()
+    except OmnirayError as error:
+        assert isinstance(error, StorageError), f"closing says {error!r}"
+
+
+def _counts(table: Any) -> Counter[int]:
+    """How many rows of each write a table has."""
+    column = "src" if "src" in table.column_names else "name"
+    return Counter(int(found[1]) for value in table[column].to_pylist() if (found := _NUMBER.search(value)))
+
+
+def _agreed(seen: dict[str, Counter[int]]) -> set[int]:
+    numbers = set().union(*seen.values())
+    expected = {name: Counter(dict.fromkeys(numbers, ROWS[name])) for name in seen}
+    assert seen == expected, f"a write is there in part, or more than once: {seen}"
+    return numbers
