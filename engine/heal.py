@@ -158,7 +158,7 @@ class Recoverer:
     def _is_named(self, sidecar: Sidecar, newest: CommitObject) -> bool:
         """Whether this very operation is in the line or the lineage; another attempt of the same write is not it."""
         found = (self._lineage.find(intent.commit_id, newest) for intent in sidecar.intents)
-        return any(commit is not None and commit[0].op_id == sidecar.operation_id for commit in found)
+        return any(commit is not None and commit.entry.op_id == sidecar.operation_id for commit in found)
 
     # Decide
 

@@ -80,7 +80,7 @@ class LoadIntent:
         open_table: Callable[[str], Table],
         *,
         txn_id: str | None,
-        lease: Lease | None,
+        lease: Lease,
     ) -> None:
         self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
         self._payload = None if txn_id is None else LoadPayload(options.mode)
@@ -120,8 +120,7 @@ class LoadIntent:
     def close(self, *, used: bool) -> None:
         """Let go of everything; staged files that the graph can't refer to (`used` is false) are deleted."""
         with contextlib.ExitStack() as everything:  # whatever one of them runs into, the others are closed
-            if self._lease is not None:
-                everything.callback(self._lease.release)  # runs last: it speaks of files that go before it
+            everything.callback(self._lease.release)  # runs last: it speaks of files that go before it
             for sink in self._sinks.values():
                 everything.callback(sink.close, used=used)
             if self._rejects is not None:
@@ -163,8 +162,7 @@ class LoadIntent:
         self._sinks[type.table_key].write(fill_ids(batch).rows)
 
     def _announce(self, table: Table) -> None:
-        if self._lease is not None:
-            self._lease.take(SidecarIntent(self.commit_id, self.author.actor), table)
+        self._lease.take(SidecarIntent(self.commit_id, self.author.actor), table)
 
     # Resolving
 
@@ -237,8 +235,8 @@ def prepare_load(
     type_name: str | None,
     format: str | None,
     progress: Progress | None,
-    txn_id: str | None = None,
-    lease: Lease | None = None,
+    txn_id: str | None,
+    lease: Lease,
 ) -> LoadIntent:
     """Read and stage a source; on any failure what was staged is deleted again."""
     opened = open_source(source, schema, type_name=type_name, format=format)

@@ -80,7 +80,7 @@ class MutationIntent:
         *,
         name: str | None,
         now: datetime,
-        txn_id: str | None = None,
+        txn_id: str | None,
     ) -> MutationIntent:
         """Parse, check and bind; everything that can be wrong about a query is found here, before any I/O."""
         query = _choose(_parsed(text), name)

@@ -68,7 +68,7 @@ class StagedRows:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tuple(file.path for fragment in self.fragments for file in fragment.files)
+        return tuple(str(file.path) for fragment in self.fragments for file in fragment.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omniray.engine.drift import Drift
     from omniray.engine.errors import (
         Conflict,
         ConstraintViolation,
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
         GraphExists,
         InputError,
         KeyConflict,
-        LineOwned,
         NotFound,
         OmnirayError,
         OutcomeUnknown,
@@ -27,15 +25,11 @@ if TYPE_CHECKING:
         RecoveryRequired,
         SchemaError,
         StorageError,
-        TableDrift,
     )
     from omniray.engine.graph import Graph, init, open
-    from omniray.engine.heal import RecoveryReport
     from omniray.engine.line import Recovery
     from omniray.engine.manifest import LineageEntry
-    from omniray.engine.repair import RepairReport
     from omniray.engine.snapshot import Snapshot
-    from omniray.engine.sweep import SweepReport
     from omniray.engine.write import Outcome, WriteResult
 
 try:
@@ -46,13 +40,11 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 __all__ = [
     "Conflict",
     "ConstraintViolation",
-    "Drift",
     "ExpectedVersionMismatch",
     "Graph",
     "GraphExists",
     "InputError",
     "KeyConflict",
-    "LineOwned",
     "LineageEntry",
     "NotFound",
     "OmnirayError",
@@ -63,14 +55,10 @@ __all__ = [
     "QueryError",
     "RecordError",
     "Recovery",
-    "RecoveryReport",
     "RecoveryRequired",
-    "RepairReport",
     "SchemaError",
     "Snapshot",
     "StorageError",
-    "SweepReport",
-    "TableDrift",
     "WriteResult",
     "__version__",
     "init",
@@ -78,15 +66,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Drift": "drift",
     "Graph": "graph",
     "LineageEntry": "manifest",
     "Outcome": "write",
     "Recovery": "line",
-    "RecoveryReport": "heal",
-    "RepairReport": "repair",
     "Snapshot": "snapshot",
-    "SweepReport": "sweep",
     "WriteResult": "write",
     "init": "graph",
     "open": "graph",

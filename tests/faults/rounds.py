@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import lance
+import pyarrow as pa
 
-import omniray
 from omniray.engine.errors import OmnirayError, OutcomeUnknown, StorageError
+from omniray.engine.graph import Graph
 from omniray.engine.identity import new_ulid
-from omniray.engine.store import open_store
+from omniray.engine.store import ObjectStore, open_store
 from tests.faults.clients import impatience, impatient
 from tests.faults.proxy import Fault, Proxy, Seen
 from tests.graphs import new_graph
-from tests.stores import Root, new_bucket
+from tests.stores import new_bucket
 
 AT_ONCE_S = 1e-6  # a grace period that has passed, since the writer lives in this very process
 TABLES = {"Person": "nodes/Person", "City": "nodes/City", "Knows": "edges/Knows"}
@@ -66,8 +65,14 @@ class Step:
         return f"^{'[^/]*'.join(map(re.escape, self.line.split('*')))}$"
 
     @property
-    def changes(self) -> bool:
-        return not self.line.startswith(("GET", "HEAD"))
+    def role(self) -> str:
+        """The same for all tables of the graph, whose requests are alike."""
+        return re.sub("|".join(TABLES.values()), "TABLE", str(self))
+
+    @property
+    def commits(self) -> bool:
+        """Whether this is Phase C."""
+        return self.line.startswith("PUT") and "/__commits/" in self.line
 
 
 def steps_of(log: list[Seen]) -> list[Step]:
@@ -100,48 +105,58 @@ class Answer:
 
 @dataclass(slots=True)
 class Field:
-    """A graph behind a proxy, and how many writes it has."""
+    """A graph behind a proxy, and how many writes it has.
+
+    Its stores are kept over all rounds, since making an S3 client takes longer than a round does otherwise; every
+    handle is a new one.
+    """
 
     proxy: Proxy
-    root: Root
-    uri: str
+    patient: ObjectStore
+    hasty: ObjectStore
     writes: int = 0
-    unmet: list[str] = field(default_factory=list)
 
     @classmethod
     def behind(cls, proxy: Proxy) -> Field:
         root = new_bucket(proxy.endpoint)
         with new_graph(root) as graph:
-            made = cls(proxy, root, graph.uri)
-            made._write(graph)
-        return made
+            graph.load(records(0))
+        patient = open_store(graph.uri, root.storage_options)
+        with impatience():
+            return cls(proxy, patient, open_store(graph.uri, impatient(root).storage_options), writes=1)
 
     def learn(self) -> list[Step]:
         """The requests of a write that nothing stands in the way of, Phase D included."""
-        with omniray.open(self.uri, storage_options=self.root.storage_options) as graph:
+        with Graph(self.patient, read_only=False) as graph:
             self.proxy.forget()
-            self._write(graph)
+            _ask(graph, self.writes, new_ulid())
+            self.writes += 1
         return steps_of(self.proxy.log())
 
     def round(self, fault: Fault) -> Answer:
         """Break one request of one write, heal, and compare what was told with what is true."""
         number, txn_id = self.writes, new_ulid()
         answer = self._under(fault, number, txn_id)
-        with self._healed() as graph:
+        with Graph(self.patient, read_only=False, grace_s=AT_ONCE_S) as graph:
             self._judge(graph, answer, number, txn_id)
             graph.load(records(number), txn_id=txn_id)
             self.writes += 1
             self._write(graph)
-        self._check_steady()
+            self._check_settled(graph)
+        self._check_left_behind()
         return answer
 
-    def _write(self, graph: omniray.Graph) -> None:
+    def was_met(self) -> bool:
+        """Whether the last round's request was made at all."""
+        return any(seen.fault for seen in self.proxy.log())
+
+    def _write(self, graph: Graph) -> None:
         graph.load(records(self.writes))
         self.writes += 1
 
     def _under(self, fault: Fault, number: int, txn_id: str) -> Answer:
         with impatience():
-            graph = omniray.open(self.uri, storage_options=impatient(self.root).storage_options)
+            graph = Graph(self.hasty, read_only=False)
             self.proxy.arm(fault)
             try:
                 return _ask(graph, number, txn_id)
@@ -149,49 +164,34 @@ class Field:
                 _close(graph)
                 self.proxy.disarm()
 
-    def was_met(self) -> bool:
-        """Whether the last round's request was made at all."""
-        return any(seen.fault for seen in self.proxy.log())
-
-    @contextmanager
-    def _healed(self) -> Iterator[omniray.Graph]:
-        options = self.root.storage_options
-        with omniray.open(self.uri, storage_options=options, grace_s=AT_ONCE_S) as graph:
-            yield graph
-
     # The oracle
 
-    def _judge(self, graph: omniray.Graph, answer: Answer, number: int, txn_id: str) -> None:
+    def _judge(self, graph: Graph, answer: Answer, number: int, txn_id: str) -> None:
         """What the caller was told does not contradict the truth, and the graph can say what the truth is."""
-        present = self._numbers(graph)
+        present = _numbers(graph)
         there = number in present
         assert present == set(range(number + there)), f"writes {present} are there, {number} was under way"
         assert answer.told is not Told.DONE or there, f"told {answer}, and the write is not there"
         assert answer.told is not Told.FAILED or not there, f"told {answer}, and the write is there"
-        assert graph.outcome(txn_id).committed is there, f"outcome() contradicts the tables: {graph.outcome(txn_id)}"
+        outcome = graph.outcome(txn_id)
+        assert outcome.committed is there, f"{outcome} contradicts the tables"
 
-    def _numbers(self, graph: omniray.Graph) -> set[int]:
-        """The writes that a snapshot shows: each in all tables, or in none."""
-        snapshot = graph.snapshot()
-        seen = {name: _counts(snapshot.table(name)) for name in TABLES}
-        return _agreed(seen)
+    def _check_settled(self, graph: Graph) -> None:
+        """Every write is there exactly once, and no operation was recorded as recovered twice."""
+        assert _numbers(graph) == set(range(self.writes))
+        operations = [recovery.operation_id for recovery in graph.recoveries()]
+        assert len(operations) == len(set(operations)), f"recorded more than once: {operations}"
 
-    def _check_steady(self) -> None:
-        """Nothing is left to recover; a plain Lance reader sees what a snapshot shows: every write, exactly once."""
-        store = open_store(self.uri, self.root.storage_options)
-        assert list(store.names("__recovery")) == []
-        with omniray.open(self.uri, storage_options=self.root.storage_options, read_only=True) as graph:
-            operations = [recovery.operation_id for recovery in graph.recoveries()]
-            assert len(operations) == len(set(operations)), "an operation was recorded as recovered twice"
-            snapshot = self._numbers(graph)
-        plain = {name: _counts(self._plain(path)) for name, path in TABLES.items()}
-        assert _agreed(plain) == snapshot == set(range(self.writes))
+    def _check_left_behind(self) -> None:
+        """Nothing is left to recover, and a plain Lance reader sees every write exactly once too."""
+        assert list(self.patient.names("__recovery")) == []
+        assert _agreed({name: _counts(self._plain(path)) for name, path in TABLES.items()}) == set(range(self.writes))
 
-    def _plain(self, path: str) -> Any:
-        return lance.dataset(f"{self.uri}/{path}", storage_options=self.root.storage_options).to_table()
+    def _plain(self, path: str) -> pa.Table:
+        return lance.dataset(f"{self.patient.uri}/{path}", storage_options=self.patient.lance_options).to_table()
 
 
-def _ask(graph: omniray.Graph, number: int, txn_id: str) -> Answer:
+def _ask(graph: Graph, number: int, txn_id: str) -> Answer:
     """Write, and say what the caller was told; a store's failure is told as one, whatever the SDKs made of it."""
     try:
         result = graph.load(records(number), txn_id=txn_id)
@@ -204,7 +204,7 @@ def _ask(graph: omniray.Graph, number: int, txn_id: str) -> Answer:
     return Answer(Told.DONE)
 
 
-def _close(graph: omniray.Graph) -> None:
+def _close(graph: Graph) -> None:
     """Let Phase D run; if it can't, the caller has its answer already."""
     try:
         graph.close()
@@ -212,13 +212,20 @@ def _close(graph: omniray.Graph) -> None:
         assert isinstance(error, StorageError), f"closing says {error!r}"
 
 
-def _counts(table: Any) -> Counter[int]:
+def _numbers(graph: Graph) -> set[int]:
+    """The writes that a snapshot shows."""
+    snapshot = graph.snapshot()
+    return _agreed({name: _counts(snapshot.table(name)) for name in TABLES})
+
+
+def _counts(table: pa.Table) -> Counter[int]:
     """How many rows of each write a table has."""
     column = "src" if "src" in table.column_names else "name"
     return Counter(int(found[1]) for value in table[column].to_pylist() if (found := _NUMBER.search(value)))
 
 
 def _agreed(seen: dict[str, Counter[int]]) -> set[int]:
+    """The writes that all tables have; each in all of them with all of its rows, or in none."""
     numbers = set().union(*seen.values())
     expected = {name: Counter(dict.fromkeys(numbers, ROWS[name])) for name in seen}
     assert seen == expected, f"a write is there in part, or more than once: {seen}"

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import omniray
-from omniray import ConstraintViolation, ExpectedVersionMismatch, Graph, InputError, NotFound, ParseError, RecordError
+from omniray import (
+    ConstraintViolation,
+    ExpectedVersionMismatch,
+    Graph,
+    InputError,
+    NotFound,
+    ParseError,
+    PayloadMismatch,
+    RecordError,
+)
 from omniray.engine.errors import QueryError
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.write import Author
@@ -177,3 +187,13 @@ def test_a_mutation_without_an_id_gets_a_new_one_and_is_not_hashed(graph: Graph)
 def test_an_id_that_is_no_ulid_is_refused(graph: Graph) -> None:
     with pytest.raises(InputError, match="no transaction id"):
         intent(graph, "order-17")
+
+
+def test_the_same_id_again_applies_nothing_and_returns_the_first_outcome(graph: Graph) -> None:
+    add = "query q($text: String) { insert Note { text: $text } }"
+    first = graph.mutate(add, {"text": "hm"}, txn_id="01J0000000000000000000000A")
+    again = graph.mutate(add, {"text": "hm"}, txn_id="01J0000000000000000000000A", actor="bob")
+    assert again == replace(first, repeated=True)
+    with pytest.raises(PayloadMismatch, match="committed with other data"):
+        graph.mutate(add, {"text": "other"}, txn_id="01J0000000000000000000000A")
+    assert graph.snapshot().count("Note") == 1

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import omniray
-from omniray import Graph, InputError, WriteResult
+from omniray import Graph, InputError, PayloadMismatch, WriteResult
 from omniray.engine import row_sink
 from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, CommitObject, Pin
 from omniray.engine.load import LoadIntent, LoadOptions, prepare_load
-from omniray.engine.sidecar import Sidecars
+from omniray.engine.sidecar import STAGING, Sidecars
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import open_store
 from omniray.engine.tables import TableStorage
@@ -65,8 +66,10 @@ def prepare(graph: Graph) -> Prepare:
 
 
 def leased(graph: Graph) -> list[str]:
+    """The tables that are under a lease."""
     sidecars = Sidecars(open_store(graph.uri))
-    return sorted(t.table_key for sidecar in sidecars.read_all(sidecars.listed()) for t in sidecar.tables)
+    leases = (sidecar for sidecar in sidecars.read_all(sidecars.listed()) if sidecar.kind == STAGING)
+    return sorted(table.table_key for lease in leases for table in lease.tables)
 
 
 def data_files(graph: Graph) -> list[str]:
@@ -184,3 +187,34 @@ def test_a_repeated_load_tells_what_was_refused_while_reading_unless_its_first_t
         intent.finished(FIRST)
     assert rejects.read_text() == known if known else json.loads(rejects.read_text())["line"] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "g"]
+
+
+# The same load sent twice
+
+
+def test_the_same_id_again_applies_nothing_and_returns_the_first_outcome(graph: Graph, tmp_path: Path) -> None:
+    rejects = tmp_path / "bad.jsonl"
+    records = [person("a"), person("b", age=200), *notes(3), knows("a", "nobody")]
+    first = graph.load(records, txn_id=TXN, on_error="reject", rejects=rejects)
+    refused = rejects.read_text()
+    graph.load([person("later")])
+    again = graph.load(records, txn_id=TXN.lower(), on_error="reject", rejects=rejects, actor="bob")
+    assert (first.rejected, again) == (2, replace(first, repeated=True))
+    assert (graph.snapshot().count("Note"), rejects.read_text()) == (3, refused)
+
+
+@pytest.mark.usefixtures("staged_early")
+def test_a_large_load_that_is_sent_again_leaves_no_files(graph: Graph) -> None:
+    graph.load(notes(50), txn_id=TXN)
+    before = data_files(graph)
+    assert graph.load(notes(50), txn_id=TXN).repeated
+    assert (data_files(graph), leased(graph)) == (before, [])
+
+
+def test_the_same_id_with_other_data_is_refused(graph: Graph) -> None:
+    graph.load(notes(3), txn_id=TXN)
+    with pytest.raises(PayloadMismatch, match=f"{TXN} was committed with other data"):
+        graph.load(notes(4), txn_id=TXN)
+    with pytest.raises(PayloadMismatch):
+        graph.mutate('query q() { insert Note { text: "note 0" } }', txn_id=TXN)
+    assert graph.snapshot().count("Note") == 3

@@ -1,0 +1,68 @@
+"""What recoveries are judged by: who left what, what was recorded of it, and what must never be found afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from omniray.engine import audit
+from omniray.engine.failpoints import Point
+from omniray.engine.finalise import observe_final_name
+from omniray.engine.heal import RecoveryReport
+from omniray.engine.recovery import FinalName
+from omniray.engine.sidecar import Sidecar
+from omniray.engine.store import ObjectStore
+from tests.graphs import CITY, PERSON, Adding, Parts, parts_of
+from tests.mortal import crash
+
+BOTH = (PERSON, CITY)
+
+
+def everybody_is_dead(sidecar: Sidecar) -> bool:
+    return True
+
+
+def add(parts: Parts, *names: str, tables: Sequence[str] = BOTH) -> Adding:
+    intent = Adding(parts.schema, {key: list(names) for key in tables})
+    parts.writer.commit(intent)
+    return intent
+
+
+def left_by(store: ObjectStore, point: Point, name: str = "ghost") -> str:
+    """Have a process die while it writes a name to two tables; the operation that it left."""
+    before = set(parts_of(store).sidecars.listed())
+    crash(store, point, lambda parts: add(parts, name))
+    (left,) = set(parts_of(store).sidecars.listed()) - before
+    return left
+
+
+def recovered(parts: Parts) -> RecoveryReport:
+    return parts.recoverer.recover(parts.tip)
+
+
+def outcomes(parts: Parts) -> dict[str, tuple[str, dict[str, str]]]:
+    """By operation: how its recovery is recorded, and how its tables were classified."""
+    found = audit.recorded(parts.store)
+    assert len({one.operation_id for one in found}) == len(found), "one row for each operation"
+    by_line = {one.operation_id: one for one in parts.lineage.recoveries(None)}
+    assert by_line == {one.operation_id: one for one in found}, "line and audit say the same"
+    return {one.operation_id: (one.recovery_kind, dict(one.outcomes)) for one in found}
+
+
+def staging_names(store: ObjectStore, path: str = "nodes/Person") -> list[str]:
+    return [name for name in store.names(f"{path}/_versions") if ".manifest-" in name]
+
+
+def wounds(store: ObjectStore) -> list[str]:
+    """What a recovery must never leave: versions that are pinned and nowhere, and lies about what happened."""
+    parts = parts_of(store)
+    found: list[str] = []
+    for obj in parts.line():
+        for key, pin in obj.introduced().items():
+            is_final = observe_final_name(store, pin) is FinalName.OURS
+            if not is_final and (pin.staging is None or store.get(pin.staging) is None):
+                found.append(f"{key} {pin.version} is nowhere")
+    committed = {obj.op_id for obj in parts.line() if obj.commits} | {e.op_id for e in parts.lineage.entries(None)}
+    for recovery in parts.lineage.recoveries(None):
+        if (recovery.recovery_kind == "RolledForward") != (recovery.operation_id in committed):
+            found.append(f"{recovery.operation_id} is told to be {recovery.recovery_kind}")
+    return found

@@ -1,0 +1,371 @@
+"""Recovery with a real store: what is found, what is done about it, who is taken for gone, and who runs it.
+
+A process dies somewhere, another one recovers, and afterwards `wounds` finds nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import omniray
+from omniray.engine import heal
+from omniray.engine.errors import InvariantViolation
+from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.heal import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
+from omniray.engine.lease import Lease
+from omniray.engine.line import EMBEDDED, RECOVERY_ACTOR
+from omniray.engine.owner import Incarnation, take_over
+from omniray.engine.process import Process, this_process
+from omniray.engine.sidecar import SidecarIntent
+from omniray.engine.store import ObjectStore
+from tests.foreign import append, plain_ids, repair_of
+from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
+from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staging_names, wounds
+from tests.mortal import bury, crash
+from tests.stores import Root
+
+DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
+
+
+@pytest.fixture
+def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
+    """Opens the graph as one more process, which takes every operation's owner for dead."""
+    found: list[Parts] = []
+
+    def open_one(of: ObjectStore = store, **options: Any) -> Parts:
+        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
+        return found[-1]
+
+    yield open_one
+    for parts in found:
+        bury(parts)
+
+
+# What is found, and what is done about it
+
+
+def test_an_operation_that_no_object_names_is_rolled_back(any_root: Root) -> None:
+    store = create_store(any_root)
+    left = left_by(store, DIED_BEFORE)
+    assert len(staging_names(store)) == 1, "Phase B was through"
+    healer = parts_of(store, is_dead=everybody_is_dead)
+    assert recovered(healer) == RecoveryReport(rolled_back=(left,))
+    assert outcomes(healer) == {left: ("RolledBack", {PERSON: "NoMovement", CITY: "NoMovement"})}
+    assert staging_names(store) == staging_names(store, "nodes/City") == []
+    assert healer.sidecars.listed() == []
+    assert (healer.newest().epoch, healer.newest().owner) == (2, EMBEDDED)
+    add(healer, "ann")
+    healer.close()
+    assert plain_ids(store) == plain_ids(store, "nodes/City") == ["ann"]
+    assert wounds(store) == []
+
+
+def test_an_operation_that_an_object_names_is_rolled_forward(any_root: Root) -> None:
+    store = create_store(any_root)
+    left = left_by(store, DIED_AFTER)
+    assert plain_ids(store) == [], "no final name yet"
+    healer = parts_of(store, is_dead=everybody_is_dead)
+    assert recovered(healer) == RecoveryReport(rolled_forward=(left,))
+    assert outcomes(healer) == {left: ("RolledForward", {PERSON: "RolledPastExpected", CITY: "RolledPastExpected"})}
+    assert plain_ids(store) == plain_ids(store, "nodes/City") == ["ghost"]
+    assert healer.sidecars.listed() == []
+    assert healer.newest().epoch == 1, "nobody had to be fenced"
+    healer.close()
+    assert wounds(store) == []
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, "UnexpectedAtP1"), (2, "UnexpectedMultistep")])
+def test_a_foreign_writer_ahead_of_the_pin_does_not_keep_an_operation_from_being_cleared_away(
+    store: ObjectStore, opened: Callable[..., Parts], count: int, expected: str
+) -> None:
+    left = left_by(store, DIED_BEFORE)
+    for number in range(count):
+        append(store, f"mallory-{number}")
+    healer = opened()
+    assert recovered(healer) == RecoveryReport(rolled_back=(left,))
+    assert outcomes(healer) == {left: ("RolledBack", {PERSON: expected, CITY: "NoMovement"})}
+    assert healer.rows() == [], "the graph has not moved"
+    assert len(plain_ids(store)) == count, "what the foreign writer wrote is left to repair"
+
+
+def test_a_foreign_writer_ahead_of_what_is_final_does_not_keep_it_from_being_rolled_forward(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    left = left_by(store, Point.D_BEFORE_FOLD)
+    append(store, "mallory")
+    healer = opened()
+    assert recovered(healer) == RecoveryReport(rolled_forward=(left,))
+    assert outcomes(healer) == {left: ("RolledForward", {PERSON: "UnexpectedAtP1", CITY: "RolledPastExpected"})}
+
+
+def test_a_final_name_that_a_foreign_writer_took_waits_for_repair_and_then_the_operation_is_rolled_forward(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    left = left_by(store, DIED_AFTER)
+    append(store, "mallory")
+    healer = opened()
+    assert recovered(healer) == RecoveryReport(awaiting_repair=(left,))
+    assert outcomes(healer) == {}
+    assert healer.sidecars.listed() == [left]
+    assert recovered(opened()) == RecoveryReport(awaiting_repair=(left,)), "and it waits for as long as it takes"
+    repair_of(healer).discard()
+    report = recovered(healer)
+    assert report == RecoveryReport(rolled_forward=(left,))
+    assert outcomes(healer)[left][0] == "RolledForward"
+    assert plain_ids(store) == ["ghost"]
+
+
+def test_others_behind_a_name_that_was_taken_wait_too_and_nothing_of_theirs_is_lost(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    first, second = left_by(store, DIED_AFTER, "first"), left_by(store, Point.B_BEFORE_TABLE, "second")
+    append(store, "mallory")
+    healer = opened()
+    assert set(recovered(healer).awaiting_repair) == {first, second}
+    assert healer.sidecars.listed() == [first, second]
+    repair_of(healer).discard()
+    recovered(opened())
+    assert {one: kind for one, (kind, _) in outcomes(healer).items() if one in (first, second)} == {
+        first: "RolledForward",
+        second: "RolledBack",
+    }
+    assert healer.sidecars.listed() == []
+
+
+def test_a_pinned_version_that_is_nowhere_aborts_loudly_and_everything_is_kept(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    left = left_by(store, DIED_AFTER, "lost")
+    lost = f"nodes/Person/_versions/{staging_names(store)[0]}"
+    data = store.get(lost)
+    assert data is not None
+    second = left_by(store, DIED_BEFORE, "second")  # it gave both tables their final names, to open them
+    store.delete(f"{lost.partition('.manifest-')[0]}.manifest")
+    store.delete(lost)
+    healer, files = opened(), list(store.files(""))
+    with pytest.raises(InvariantViolation, match=r"node:Person=InvariantViolation.*from a backup") as refusal:
+        recovered(healer)
+    assert refusal.value.facts["operation_id"] == left
+    assert refusal.value.facts["outcomes"][CITY] == "RolledPastExpected"
+    assert list(store.files("")) == files
+    with pytest.raises(InvariantViolation):
+        omniray.open(store.uri, grace_s=1e-9)
+    with omniray.open(store.uri, read_only=True) as reader:
+        assert reader.snapshot().table("City")["name"].to_pylist() == ["lost"]
+    store.put(lost, data)
+    assert recovered(opened()) == RecoveryReport(rolled_forward=(left,), rolled_back=(second,))
+    assert wounds(store) == []
+
+
+# Who is gone
+
+
+def recoverer(parts: Parts, **options: Any) -> Recoverer:
+    return Recoverer(parts.store, parts.sidecars, parts.lineage, parts.finaliser, **options)
+
+
+def test_an_operation_of_a_process_that_is_dead_on_this_machine_is_recovered_at_once(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    def write_as_one_that_ended(parts: Parts) -> None:
+        parts.writer._process = replace(this_process(), started="before")
+        add(parts, "ghost")
+
+    crash(store, DIED_BEFORE, write_as_one_that_ended)
+    healer = opened()
+    assert len(recoverer(healer).recover(healer.tip).rolled_back) == 1
+
+
+def test_an_operation_of_a_live_process_is_left_alone(store: ObjectStore, opened: Callable[..., Parts]) -> None:
+    left, healer = left_by(store, DIED_BEFORE), opened()
+    assert recoverer(healer).recover(healer.tip) == RecoveryReport(left=(left,))
+    assert len(staging_names(store)) == 1
+    assert healer.newest().epoch == 1
+
+
+@pytest.mark.parametrize(("waited", "is_recovered"), [(0.9, False), (1.1, True)])
+def test_an_operation_of_another_machine_is_recovered_after_the_grace_period(
+    store: ObjectStore, opened: Callable[..., Parts], waited: float, is_recovered: bool
+) -> None:
+    def write_elsewhere(parts: Parts) -> None:
+        parts.writer._process = Process("elsewhere", 1, "1")
+        add(parts, "ghost")
+
+    crash(store, DIED_BEFORE, write_elsewhere)
+    healer = opened()
+    for grace_s in (GRACE_S, 5.0):
+        later = time.time() + waited * grace_s
+        report = recoverer(healer, grace_s=grace_s, now=lambda later=later: later).recover(healer.tip)
+        if is_recovered:
+            assert len(report.rolled_back) == 1
+            return
+        assert len(report.left) == 1
+
+
+def test_a_lease_of_a_load_that_died_is_consumed_and_nothing_is_told_of_it(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    healer = opened()
+    lease = Lease(healer.sidecars, "main", healer.newest())
+    lease.take(
+        SidecarIntent("01J00000000000000000000000", "ann"), healer.cache.open(PERSON, healer.newest().pins[PERSON])
+    )
+    before = healer.newest()
+    assert recoverer(healer).recover(healer.tip) == RecoveryReport(left=tuple(healer.sidecars.listed()))
+    assert recovered(healer) == RecoveryReport()
+    assert healer.sidecars.listed() == []
+    assert healer.newest() == before
+    assert outcomes(healer) == {}
+
+
+@pytest.mark.parametrize(("age_s", "left"), [(2 * GRACE_S, 1), (1.1 * LEASE_S, 0)])
+def test_a_lease_from_elsewhere_lasts_longer_than_a_write(
+    store: ObjectStore, opened: Callable[..., Parts], age_s: float, left: int
+) -> None:
+    healer = opened()
+    lease = Lease(healer.sidecars, "main", healer.newest())
+    lease.take(
+        SidecarIntent("01J00000000000000000000000", "ann"), healer.cache.open(PERSON, healer.newest().pins[PERSON])
+    )
+    recoverer(healer, now=lambda: time.time() + age_s).recover(healer.tip)
+    assert len(healer.sidecars.listed()) == left
+
+
+def test_on_a_line_that_a_coordinator_owns_everything_is_left_to_it(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    left, committed = left_by(store, DIED_BEFORE), left_by(store, DIED_AFTER)
+    owner = str(Incarnation.new("ray://here"))
+    coordinator = opened(owner=owner)
+    take_over(coordinator.tip, owner)
+    before = list(store.files(""))
+    assert recovered(opened()) == RecoveryReport(left=(left, committed))
+    assert list(store.files("")) == before
+    assert recovered(coordinator) == RecoveryReport(rolled_forward=(committed,), rolled_back=(left,))
+    assert coordinator.newest().owner == owner
+    assert coordinator.newest().epoch == 2, "what was there before it took over is fenced already"
+
+
+def test_what_a_coordinator_has_under_way_itself_is_never_recovered_by_it(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    owner = str(Incarnation.new("ray://here"))
+    coordinator = opened(owner=owner)
+    take_over(coordinator.tip, owner)
+    reports: list[RecoveryReport] = []
+    with armed({DIED_BEFORE: Action(lambda: reports.append(recovered(coordinator)))}):
+        add(coordinator, "ann")
+    assert [len(report.left) for report in reports] == [1]
+    assert coordinator.rows() == ["ann"]
+
+
+def test_a_line_that_is_taken_over_while_a_recovery_runs_is_left_to_its_new_owner(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    left, healer = left_by(store, DIED_BEFORE), opened()
+    owner = str(Incarnation.new("ray://here"))
+    coordinator = opened(owner=owner)
+    for point in (Point.RECOVERY_BEFORE_RAISE, Point.RECOVERY_BEFORE_RECORD):
+        with armed({point: Action(lambda: take_over(coordinator.tip, owner), nth=1)}):
+            assert recovered(healer) == RecoveryReport(left=(left,))
+        assert outcomes(healer) == {}
+        assert healer.sidecars.listed() == [left]
+        take_over(coordinator.tip, EMBEDDED)
+    assert recovered(healer) == RecoveryReport(rolled_back=(left,))
+
+
+# Who runs it
+
+
+def test_a_read_only_open_touches_nothing(store: ObjectStore) -> None:
+    left_by(store, DIED_BEFORE)
+    left_by(store, Point.D_AFTER_NAME)
+    before = list(store.files(""))
+    with omniray.open(store.uri, read_only=True) as reader:
+        assert people(reader) == ["ghost"]
+        assert reader.recoveries() == []
+    assert list(store.files("")) == before
+
+
+def test_opening_heals(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = left_by(store, DIED_AFTER)
+    monkeypatch.setattr(heal, "is_known_dead", lambda process: True)
+    with omniray.open(store.uri) as graph:
+        assert [(one.operation_id, one.recovery_kind) for one in graph.recoveries()] == [(left, "RolledForward")]
+        (recovery,) = graph.recoveries()
+        assert (recovery.recovery_for_actor, recovery.actor) == ("ann", RECOVERY_ACTOR)
+        assert recovery.sidecar_writer_kind == "Mutation"
+    assert plain_ids(store) == ["ghost"]
+
+
+def test_a_write_heals_what_was_left_since_the_graph_was_opened(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with omniray.open(store.uri) as graph:
+        left = left_by(store, DIED_BEFORE)
+        monkeypatch.setattr(graph._recoverer, "_is_dead", lambda sidecar: sidecar.operation_id == left)
+        insert(graph, "ann")
+        assert graph.recoveries() == [], "what has only just begun is most likely under way"
+        monkeypatch.setattr(graph._recoverer, "_now", lambda: time.time() + SETTLED_S + 1)
+        insert(graph, "bob")
+        assert [one.operation_id for one in graph.recoveries()] == [left]
+        assert people(graph) == ["ann", "bob"]
+
+
+def test_recover_says_what_it_did(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with omniray.open(store.uri) as graph:
+        back, forward = left_by(store, DIED_BEFORE), left_by(store, DIED_AFTER)
+        assert graph.recover() == RecoveryReport(left=(back, forward))
+        monkeypatch.setattr(heal, "is_known_dead", lambda process: True)
+        assert graph.recover() == RecoveryReport(rolled_forward=(forward,), rolled_back=(back,))
+        assert graph.recover() == RecoveryReport()
+        assert people(graph) == ["ghost"]
+
+
+def test_a_branch_whose_coordinator_is_gone_for_good_is_handed_back_on_demand(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    owner = str(Incarnation.new("ray://here"))
+    take_over(opened(owner=owner).tip, owner)
+    with omniray.open(store.uri) as graph:
+        with pytest.raises(omniray.LineOwned, match="ray://here"):
+            insert(graph, "ann")
+        graph.recover(take_over=True)
+        insert(graph, "ann")
+        assert people(graph) == ["ann"]
+
+
+# A recovery that is killed
+
+
+RECOVERY_POINTS = [point for point in Point if point.name.startswith("RECOVERY_")]
+PHASE_D_POINTS = [
+    Point.D_BEFORE_NAME, Point.D_AFTER_NAME, Point.D_BEFORE_FOLD, Point.D_BEFORE_AUDIT, Point.D_AUDIT_STAGED,
+    Point.D_FOLD_STAGED, Point.D_AFTER_FOLD,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("point", [*RECOVERY_POINTS, *PHASE_D_POINTS])
+def test_a_recovery_that_is_killed_anywhere_is_finished_by_the_next_and_told_once(
+    store: ObjectStore, opened: Callable[..., Parts], point: Point
+) -> None:
+    back, forward = left_by(store, DIED_BEFORE, "back"), left_by(store, DIED_AFTER, "forward")
+    crash(store, point, lambda parts: recovered(parts), is_dead=everybody_is_dead)
+    healer = opened()
+    recovered(healer)
+    recovered(opened())
+    assert {one: kind for one, (kind, _) in outcomes(healer).items()} == {back: "RolledBack", forward: "RolledForward"}
+    assert healer.sidecars.listed() == []
+    assert plain_ids(store) == plain_ids(store, "nodes/City") == ["forward"]
+    assert wounds(store) == []
+    add(healer, "next")

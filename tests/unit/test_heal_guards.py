@@ -1,0 +1,268 @@
+"""The guards of recovery, each with a twin that lacks it: `wounds` finds nothing with all of them, and something then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from omniray.engine import archive, heal
+from omniray.engine.errors import InvariantViolation
+from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.finalise import observe_final_name
+from omniray.engine.heal import Recoverer, RecoveryReport
+from omniray.engine.line import CommitObject, encode
+from omniray.engine.prune import prune
+from omniray.engine.recovery import Decision, TableFacts
+from omniray.engine.sidecar import Sidecar
+from omniray.engine.store import ObjectStore
+from tests.faults.store import Effect, FaultyStore, StoreFault
+from tests.foreign import commit_and_die, plain_ids
+from tests.graphs import PERSON, Parts, create_store, parts_of
+from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staging_names, wounds
+from tests.mortal import Crashed, bury, mortal
+from tests.stores import Root
+
+DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
+
+
+@pytest.fixture
+def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
+    """Opens the graph as one more process, which takes every operation's owner for dead."""
+    found: list[Parts] = []
+
+    def open_one(of: ObjectStore = store, **options: Any) -> Parts:
+        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
+        return found[-1]
+
+    yield open_one
+    for parts in found:
+        bury(parts)
+
+
+def _decide_without_raising(operation: Any, classes: Any, decide: Any = heal.decide) -> Decision:
+    decision: Decision = decide(operation, classes)
+    return Decision.ROLL_BACK if decision is Decision.RAISE_FIRST else decision
+
+
+def _decide_by_the_look_before_the_raise(
+    self: Recoverer, tip: Any, sidecars: Any, examine: Any = Recoverer._examine, looked: dict[int, Any] | None = None
+) -> Any:
+    cases = examine(self, tip, sidecars)
+    if any(case.decision is Decision.RAISE_FIRST for case in cases):
+        self.__dict__["stale"] = [replace(case, decision=Decision.ROLL_BACK) for case in cases]
+        return cases
+    return self.__dict__.pop("stale", cases)
+
+
+def in_flight(store: ObjectStore) -> CommitObject:
+    """A process dies while the put of its object is on its way: it lands when somebody puts it."""
+    its_own, parts = mortal(store)
+    on_its_way: list[CommitObject] = []
+
+    def lose(obj: CommitObject) -> Any:
+        on_its_way.append(obj)
+        its_own.die()
+
+    parts.log.put = lose  # type: ignore[method-assign]
+    with pytest.raises(Crashed):
+        add(parts, "late")
+    bury(parts)
+    return on_its_way[0]
+
+
+@pytest.mark.parametrize("guard", ["raise", "read after it", "none is missing"])
+@pytest.mark.parametrize(
+    "moment", [Point.RECOVERY_BEFORE_RAISE, Point.RECOVERY_AFTER_RAISE, Point.RECOVERY_BEFORE_APPLY]
+)
+def test_a_put_that_lands_during_recovery_is_either_seen_or_refused(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, guard: str, moment: Point
+) -> None:
+    """The twins decide without raising the epoch, or by what was seen before: a committed write is torn apart."""
+    if guard == "raise":
+        monkeypatch.setattr(heal, "decide", _decide_without_raising)
+    if guard == "read after it":
+        monkeypatch.setattr(Recoverer, "_examine", _decide_by_the_look_before_the_raise)
+    late, healer = in_flight(store), opened()
+    arrive = Action(lambda: answers.append(store.put_if_absent(healer.log.path(late.seq), encode(late))), nth=1)
+    answers: list[Any] = []
+    with armed({moment: arrive}):
+        try:
+            recovered(healer)
+        except InvariantViolation:
+            assert guard != "none is missing"
+    misses = {("raise", Point.RECOVERY_BEFORE_APPLY), ("read after it", Point.RECOVERY_BEFORE_RAISE)}
+    assert bool(wounds(store)) == ((guard, moment) in misses)
+    if guard == "none is missing":
+        landed = moment is Point.RECOVERY_BEFORE_RAISE
+        assert answers == ["created" if landed else "refused"]
+        assert outcomes(healer)[late.op_id][0] == ("RolledForward" if landed else "RolledBack")
+        assert healer.rows() == (["late"] if landed else [])
+
+
+def _named_in_the_line(self: Recoverer, sidecar: Sidecar, newest: CommitObject) -> bool:
+    return any(obj.op_id == sidecar.operation_id for obj in self._lineage._log.down_to(newest, 1))
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_an_operation_whose_object_was_pruned_is_found_in_the_lineage(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin looks at the line alone, and says of a committed write that it was rolled back."""
+    if not has_guard:
+        monkeypatch.setattr(Recoverer, "_is_named", _named_in_the_line)
+    left, other = left_by(store, Point.D_BEFORE_SIDECARS), opened(is_dead=lambda sidecar: False)
+    add(other, "ann")
+    other.finaliser.flush()
+    newest = other.newest()
+    a_year_later_us = (time.time_ns() // 1000) + 365 * 24 * 3600 * 1_000_000
+    assert prune(store, other.log, newest, newest.seq, now_us=a_year_later_us, keep=1) > 0
+    healer = opened()
+    recovered(healer)
+    assert healer.sidecars.listed() == []
+    assert bool(wounds(store)) != has_guard
+    assert outcomes(healer)[left][0] == ("RolledForward" if has_guard else "RolledBack")
+
+
+def _final_then_staging(self: Recoverer, newest: CommitObject, table_key: str, head: int) -> TableFacts:
+    pin = newest.pins[table_key]
+    final = observe_final_name(self._store, pin)
+    has_staging_name = pin.staging is not None and self._store.get(pin.staging) is not None
+    return TableFacts(pin.version, head, final, has_staging_name)
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_a_phase_d_that_is_finished_while_recovery_looks_is_no_violation(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The final name is not there, then it is and the staging name is gone: the twin does not look a third time."""
+    if not has_guard:
+        monkeypatch.setattr(Recoverer, "_observe_table", _final_then_staging)
+    left = left_by(store, DIED_AFTER)
+
+    def finish() -> None:
+        quick = parts_of(store)
+        quick.finaliser.notice(quick.newest())
+        quick.close()
+
+    watched = FaultyStore(store)
+    watched.arm(StoreFault(Effect.PAUSE, frozenset({"get"}), path_contains=".manifest-", pause=finish))
+    healer = opened(cast(ObjectStore, watched))
+    if not has_guard:
+        with pytest.raises(InvariantViolation):
+            recovered(healer)
+        return
+    assert recovered(healer).rolled_forward == (left,)
+
+
+def _every_staging_name(self: Recoverer, table: Any) -> list[str]:
+    folder = f"{table.table_path}/_versions"
+    return [f"{folder}/{name}" for name in self._store.names(folder) if ".manifest-" in name]
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_another_operation_s_staging_manifest_of_the_same_version_is_not_deleted(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """One died before its put; another committed the same version, and died before it had its final name.
+
+    The twin goes by the name alone, and deletes the only name that a committed version has.
+    """
+    if not has_guard:
+        monkeypatch.setattr(Recoverer, "_staging_names", _every_staging_name)
+    left = left_by(store, DIED_BEFORE)
+    commit_and_die(store, "ann")
+    assert len(staging_names(store)) == 2
+    healer = opened(is_dead=lambda sidecar: sidecar.operation_id == left)
+    try:
+        recovered(healer)
+    except InvariantViolation:
+        assert not has_guard
+    assert bool(wounds(store)) != has_guard
+    if has_guard:
+        assert healer.rows() == plain_ids(store) == ["ann"]
+
+
+def _record_blindly(self: Any, operation_id: str, newest: CommitObject) -> None:
+    return None
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_of_two_recoveries_at_once_one_records_the_operation(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The second one runs from beginning to end just before the first one records; the twin records all the same."""
+    if not has_guard:
+        monkeypatch.setattr("omniray.engine.lineage.Lineage.recovery", _record_blindly)
+    left, first, second = left_by(store, DIED_BEFORE), opened(), opened()
+
+    def overtake() -> None:
+        with armed({Point.RECOVERY_BEFORE_RECORD: Action(lambda: None)}):
+            recovered(second)
+
+    with armed({Point.RECOVERY_BEFORE_RECORD: Action(overtake, nth=1)}):
+        assert recovered(first).rolled_back == (left,)
+    told = [one.operation_id for obj in first.line() for one in obj.recoveries]
+    assert told == [left] * (1 if has_guard else 2)
+    assert first.sidecars.listed() == []
+
+
+def test_a_fenced_embedded_writer_rejoins_and_its_caller_notices_nothing(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    """It was only slow: taken for dead just before its put, it is refused, and commits on top of the recovery."""
+    slow, healer = opened(is_dead=lambda sidecar: False), opened()
+    reports: list[RecoveryReport] = []
+    with armed({DIED_BEFORE: Action(lambda: reports.append(recovered(healer)), nth=1)}):
+        written = add(slow, "ann")
+    (first_attempt,) = reports[0].rolled_back
+    assert slow.rows() == ["ann"]
+    (landed,) = [obj for obj in slow.line() if any(c.commit_id == written.commit_id for c in obj.commits)]
+    assert landed.op_id != first_attempt, "every attempt has its own operation id"
+    assert landed.epoch == 2
+    slow.close()
+    assert slow.sidecars.listed() == []
+    assert wounds(store) == []
+
+
+def _head_after_the_line(self: Recoverer, tip: Any, sidecars: Sequence[Sidecar]) -> Any:
+    newest = tip.refresh()
+    commit_and_die_final(self._store)
+    tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
+    heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
+    facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
+    return [self._case(sidecar, newest, facts) for sidecar in sidecars]
+
+
+def commit_and_die_final(store: ObjectStore) -> None:
+    quick = parts_of(store)
+    add(quick, f"quick-{len(quick.line())}")
+    quick.close()
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_a_commit_during_the_look_is_not_taken_for_a_foreign_writer(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """HEAD is read before the line; the twin reads it afterwards, and sees a version that the line did not have."""
+    left, healer = left_by(store, DIED_BEFORE), opened()
+    if has_guard:
+        refresh = healer.tip.refresh
+
+        def after_a_commit() -> CommitObject:
+            commit_and_die_final(store)
+            return refresh()
+
+        monkeypatch.setattr(healer.tip, "refresh", after_a_commit)
+    else:
+        monkeypatch.setattr(Recoverer, "_examine", _head_after_the_line)
+    recovered(healer)
+    assert outcomes(healer)[left][1][PERSON] == ("NoMovement" if has_guard else "UnexpectedAtP1")

@@ -1,0 +1,547 @@
+"""The sweep deletes what nothing refers to. Each guard has a test that shows a file which it alone protects."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+import omniray
+from omniray.engine import archive
+from omniray.engine.commit_log import MAIN_BRANCH
+from omniray.engine.errors import LineOwned, TableDrift
+from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.identity import new_ulid
+from omniray.engine.lease import Lease
+from omniray.engine.line import EMBEDDED, Pin, follow, remark
+from omniray.engine.owner import Incarnation, take_over
+from omniray.engine.process import this_process
+from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.store import ObjectStore, StoredFile
+from omniray.engine.sweep import Amount, Evidence, Kind, Listing, Sweeper, SweepReport, judge, kind_of, sort_out
+from omniray.engine.tables import StagedVersion
+from tests.commands import environment
+from tests.graphs import AGE, CITY, DELETE, PERSON, Parts, create_store, insert, parts_of, people, rows_of
+from tests.stores import Root
+
+HOUR_US = 3600 * 10**6
+DAY_US = 24 * HOUR_US
+PEOPLE, CITIES = "nodes/Person", "nodes/City"
+
+
+# Deciding
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("data/0010.lance", Kind.REFERABLE),
+        ("_deletions/1-2-3.arrow", Kind.REFERABLE),
+        ("_deletions/1-2-3.bin", Kind.REFERABLE),
+        ("_transactions/3-uuid.txn", Kind.REFERABLE),
+        ("_versions/18446744073709551612.manifest-uuid", Kind.STAGING),
+        ("_versions/18446744073709551612.manifest", Kind.MANIFEST),
+        ("_history/18446744073709551612.manifest", Kind.MANIFEST),
+        ("_aside/18446744073709551612.manifest", Kind.MANIFEST),
+        ("_versions/latest_version_hint.json", Kind.KEPT),
+        ("data/.tmpAb12Cd", Kind.TEMPORARY),
+        ("_history/.tmp-1a2b3c", Kind.TEMPORARY),
+        ("_versions/18446744073709551612.manifest-uuid#1", Kind.TEMPORARY),
+        ("data/deeper/0010.lance", Kind.UNKNOWN),
+        ("data/notes.txt", Kind.UNKNOWN),
+        ("_indices/uuid/index.idx", Kind.UNKNOWN),
+        ("notes", Kind.UNKNOWN),
+    ],
+)
+def test_a_file_of_a_table_is_known_by_its_name(path: str, kind: Kind) -> None:
+    assert kind_of(PEOPLE, f"{PEOPLE}/{path}") is kind
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("__commits/main~0/18446744073709551614.json", Kind.KEPT),
+        ("__commits/main~0/.tmp-1a2b3c", Kind.TEMPORARY),
+        ("__recovery/01J.json", Kind.KEPT),
+        ("_schema.pg", Kind.KEPT),
+        ("__schema_state.json", Kind.KEPT),
+        (".tmp-1a2b3c", Kind.TEMPORARY),
+        ("nodes/Stranger/data/0010.lance", Kind.UNKNOWN),
+        ("data/0010.lance", Kind.UNKNOWN),
+    ],
+)
+def test_outside_of_the_tables_only_temporary_files_may_go(path: str, kind: Kind) -> None:
+    assert kind_of("", path) is kind
+
+
+def stored(path: str, modified_us: int = 0) -> StoredFile:
+    return StoredFile(path, modified_us, 10)
+
+
+def test_files_are_sorted_by_table_and_the_young_are_no_candidates() -> None:
+    files = [
+        stored(f"{PEOPLE}/data/old.lance", 99),
+        stored(f"{PEOPLE}/data/young.lance", 100),
+        stored("__manifest/data/old.lance"),
+        stored("nodes/Other/data/old.lance"),
+        stored("__commits/main~0/.tmp-x"),
+        stored(f"{PEOPLE}/_versions/18446744073709551612.manifest"),
+        stored(f"{CITIES}/_versions/3.manifest"),
+    ]
+    found = sort_out(files, {PEOPLE, CITIES, "__manifest"}, before_us=100)
+    assert found.candidates == {PEOPLE: [files[0]], "__manifest": [files[2]], "": [files[4]]}
+    assert found.manifests == {PEOPLE: {files[5].path}}
+    assert found.unknown == [files[3], files[6]]
+    assert list(found.strange) == [CITIES]
+
+
+def test_only_tables_with_files_that_versions_speak_for_are_read() -> None:
+    staging = stored(f"{CITIES}/_versions/18446744073709551612.manifest-x")
+    listing = Listing({PEOPLE: [stored(f"{PEOPLE}/data/a.lance")], CITIES: [staging]})
+    assert listing.to_be_read(()) == [PEOPLE]
+    assert listing.to_be_read({PEOPLE: "why"}) == []
+
+
+def test_what_goes_is_what_nothing_speaks_for() -> None:
+    paths = [
+        f"{PEOPLE}/data/referred.lance",
+        f"{PEOPLE}/data/orphan.lance",
+        f"{PEOPLE}/_versions/18446744073709551612.manifest-pinned",
+        f"{PEOPLE}/_versions/18446744073709551612.manifest-orphan",
+        f"{PEOPLE}/data/.tmpAb12Cd",
+    ]
+    listing = Listing({PEOPLE: [stored(path) for path in paths], CITIES: [stored(f"{CITIES}/data/orphan.lance")]})
+    evidence = Evidence(
+        spared={CITIES: "somebody is at work"}, references={PEOPLE: {"data/referred.lance"}}, pinned_staging={paths[2]}
+    )
+    person, city = judge(listing, evidence)
+    assert [file.path for file in person.orphans] == [paths[1], paths[3], paths[4]]
+    assert (person.found, person.deleted, person.spared) == (Amount(5, 50), Amount(3, 30), "")
+    assert (city.found, city.deleted, city.spared) == (Amount(1, 10), Amount(0, 0), "somebody is at work")
+
+
+# Sweeping
+
+
+@dataclass
+class Aged:
+    """A store whose listing shows some files as a day old, and may do something in the middle of it."""
+
+    inner: ObjectStore
+    old: set[str] = field(default_factory=set)
+    at: tuple[str, Callable[[], None]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def age(self) -> None:
+        """Everything that is there is old from now on; what is written later is young."""
+        self.old = {file.path for file in self.inner.files("")}
+
+    def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
+        for file in self.inner.files(folder, after=after):
+            if self.at is not None and self.at[0] in file.path:
+                (_, do), self.at = self.at, None
+                do()
+            yield replace(file, modified_us=file.modified_us - DAY_US * (file.path in self.old))
+
+
+@dataclass
+class Swept:
+    """A graph with one write that never came to Phase C, and the means to sweep it."""
+
+    store: Aged
+    parts: Parts
+    left: list[str]
+    version: StagedVersion
+
+    def sweep(self, *, dry_run: bool = False, ahead_us: int = 0) -> SweepReport:
+        return self.sweeper.sweep(now_us=time.time_ns() // 1000 + ahead_us, older_than_s=3600, dry_run=dry_run)
+
+    @property
+    def sweeper(self) -> Sweeper:
+        parts = self.parts
+        return Sweeper(self.store, parts.log, parts.manifest, parts.storage, parts.finaliser, parts.schema)
+
+    def paths(self) -> set[str]:
+        return {file.path for file in self.store.inner.files("")}
+
+    def still_there(self) -> list[str]:
+        return sorted(set(self.left) & self.paths())
+
+
+def stage_people(parts: Parts, *names: str) -> StagedVersion:
+    """Phase B of a write that adds people and deletes one; whoever staged it ends here."""
+    table = parts.cache.open(PERSON, parts.newest().pins[PERSON])
+    doomed = table.scan(["id"], "id = 'b'", addresses=True).read_all()
+    change = parts.storage.stage_merge(table, rows_of(table.type, names), doomed)
+    return parts.storage.commit_staged(table, change, str(uuid.uuid4()))
+
+
+@contextlib.contextmanager
+def swept_graph(root: Root) -> Iterator[Swept]:
+    store = create_store(root)
+    with omniray.open(store.uri, storage_options=root.storage_options) as graph:
+        insert(graph, *"ab")
+    parts, aged = parts_of(store), Aged(store)
+    before = {file.path for file in store.files("")}
+    version = stage_people(parts, "z")
+    left = sorted({file.path for file in store.files("")} - before)
+    parts.cache.drop(PERSON)
+    aged.age()
+    try:
+        yield Swept(aged, parts, left, version)
+    finally:
+        parts.close()
+
+
+@pytest.fixture
+def swept(any_root: Root) -> Iterator[Swept]:
+    with swept_graph(any_root) as graph:
+        yield graph
+
+
+@pytest.fixture
+def on_disk(disk: Root) -> Iterator[Swept]:
+    with swept_graph(disk) as graph:
+        yield graph
+
+
+def verdict(report: SweepReport, table: str) -> Any:
+    return next(one for one in report.tables if one.table == table)
+
+
+def test_what_a_write_left_that_never_came_to_phase_c_is_deleted_and_nothing_else(swept: Swept) -> None:
+    before = swept.paths()
+    report = swept.sweep()
+    gone = before - swept.paths()
+    assert sorted(gone) == swept.left
+    assert {path.split("/")[2] for path in gone} == {"data", "_transactions", "_versions"}
+    assert report.deleted.files == len(gone)
+    assert report.deleted.bytes > 0
+    assert swept.parts.rows() == ["a", "b"]
+
+
+def test_a_dry_run_writes_nothing_and_says_what_would_go(swept: Swept) -> None:
+    before, newest = swept.paths(), swept.parts.newest()
+    tried = swept.sweep(dry_run=True)
+    assert (swept.paths(), swept.parts.newest()) == (before, newest)
+    assert tried.dry_run
+    done = swept.sweep()
+    assert [one.orphans for one in tried.tables] == [one.orphans for one in done.tables]
+
+
+def test_young_files_stay(on_disk: Swept) -> None:
+    on_disk.store.old -= set(on_disk.left)
+    on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+
+
+def test_a_clock_that_is_ahead_of_the_store_s_makes_no_file_older(on_disk: Swept) -> None:
+    on_disk.store.old.clear()
+    report = on_disk.sweep(ahead_us=DAY_US)
+    assert on_disk.still_there() == on_disk.left
+    assert report.swept_before_us < time.time_ns() // 1000
+
+
+def test_the_time_is_in_the_line_and_never_goes_back(on_disk: Swept) -> None:
+    on_disk.sweep(ahead_us=DAY_US)
+    first = on_disk.parts.newest().swept_before_us
+    assert first > time.time_ns() // 1000
+    on_disk.sweep()
+    assert on_disk.parts.newest().swept_before_us == first
+
+
+def test_files_of_old_versions_stay_wherever_their_manifests_lie(any_root: Root) -> None:
+    """Deletion files, replaced data files and transactions of versions that only the history shows."""
+    with swept_graph(any_root) as swept:
+        root = {"storage_options": any_root.storage_options}
+        with omniray.open(swept.store.uri, **root) as graph:
+            insert(graph, *"cdefghijkl")
+            graph.mutate(AGE, {"name": "a", "age": 3})
+            graph.mutate(DELETE, {"name": "c"})
+            insert(graph, *"mnopqrst")
+            commits = [entry.commit_id for entry in graph.history()]
+            rows = [people(graph.snapshot(at=commit_id)) for commit_id in commits]
+        assert any("/_history/" in path for path in swept.paths())
+        assert any("/_deletions/" in path for path in swept.paths())
+        swept.store.age()
+        swept.sweep()
+        assert swept.still_there() == []
+        with omniray.open(swept.store.uri, **root) as graph:
+            assert [people(graph.snapshot(at=commit_id)) for commit_id in commits] == rows
+
+
+def test_a_deletion_file_that_one_version_refers_to_stays_and_an_orphan_goes(on_disk: Swept) -> None:
+    with omniray.open(on_disk.store.uri) as graph:
+        graph.load([{"name": f"{number:04}"} for number in range(1100)], type="Person")
+        graph.mutate(DELETE, {"name": "0007"})
+    needed = {path for path in on_disk.paths() if "/_deletions/" in path}
+    table = on_disk.parts.cache.open(PERSON, on_disk.parts.newest().pins[PERSON])
+    replaced = table.scan(["id"], "id = '0008'", addresses=True).read_all()
+    on_disk.parts.storage.stage_delete(table, replaced)
+    assert len({path for path in on_disk.paths() if "/_deletions/" in path}) == len(needed) + 1
+    on_disk.store.age()
+    on_disk.sweep()
+    assert {path for path in on_disk.paths() if "/_deletions/" in path} == needed
+    assert len(on_disk.parts.rows()) == 1101
+
+
+def test_a_table_that_a_sidecar_names_is_spared_as_a_whole(swept: Swept) -> None:
+    table = SidecarTable(PERSON, PEOPLE, 3, "uuid")
+    sidecar = Sidecar(new_ulid(), "Load", str(MAIN_BRANCH), 1, EMBEDDED, this_process(), 0, (), (table,))
+    Sidecars(swept.store.inner).put(sidecar)
+    report = swept.sweep()
+    assert swept.still_there() == swept.left
+    assert verdict(report, PEOPLE).spared == f"in use by {sidecar}"
+    assert verdict(report, CITIES).spared == ""
+
+
+def test_a_table_that_a_load_has_a_lease_of_is_spared_until_it_is_released(on_disk: Swept) -> None:
+    parts = on_disk.parts
+    lease = Lease(parts.sidecars, str(MAIN_BRANCH), parts.newest())
+    lease.take(SidecarIntent(new_ulid(), "ann"), parts.cache.open(PERSON, parts.newest().pins[PERSON]))
+    on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    lease.release()
+    on_disk.sweep()
+    assert on_disk.still_there() == []
+
+
+def test_while_a_coordinator_owns_the_line_nothing_is_swept(on_disk: Swept) -> None:
+    take_over(on_disk.parts.tip, str(Incarnation.new("ray://head:10001")))
+    newest = on_disk.parts.newest()
+    with pytest.raises(LineOwned, match="ray://head:10001"):
+        on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    assert on_disk.parts.newest() == newest
+
+
+def test_a_table_whose_version_can_t_be_read_is_spared_and_the_others_are_not(on_disk: Swept) -> None:
+    version_1 = f"{PEOPLE}/_versions/18446744073709551614.manifest"
+    on_disk.store.inner.put(version_1, b"garbage")
+    on_disk.store.inner.put(f"{CITIES}/data/orphan.lance", b"")
+    on_disk.store.age()
+    report = on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    assert version_1 in verdict(report, PEOPLE).spared
+    assert f"{CITIES}/data/orphan.lance" not in on_disk.paths()
+
+
+def test_a_table_whose_pinned_version_is_nowhere_is_spared(on_disk: Swept) -> None:
+    version = on_disk.parts.newest().pins[PERSON].version
+    on_disk.store.delete(f"{PEOPLE}/_versions/{2**64 - 1 - version:020}.manifest")
+    report = on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    assert f"version {version}" in verdict(report, PEOPLE).spared
+
+
+def test_files_that_are_none_of_ours_are_counted_and_never_touched(on_disk: Swept) -> None:
+    strangers = ["notes.txt", "nodes/Stranger/data/a.lance", f"{CITIES}/data/notes.txt", "backup/_schema.pg"]
+    for path in strangers:
+        on_disk.store.put(path, b"seven b")
+    on_disk.store.age()
+    report = on_disk.sweep()
+    assert set(strangers) <= on_disk.paths()
+    assert report.unknown == Amount(4, 28)
+
+
+def test_a_manifest_of_an_unknown_name_speaks_for_all_files_of_its_table(on_disk: Swept) -> None:
+    on_disk.store.put(f"{PEOPLE}/_versions/7.manifest", b"")
+    report = on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    assert "7.manifest" in verdict(report, PEOPLE).spared
+
+
+def test_a_manifest_that_was_set_aside_still_speaks_for_its_files(on_disk: Swept) -> None:
+    staging = on_disk.version.staging
+    aside = f"{PEOPLE}/_aside/{staging.rpartition('/')[2].partition('-')[0]}"
+    on_disk.store.copy(staging, aside)
+    on_disk.sweep()
+    assert on_disk.still_there() == sorted(set(on_disk.left) - {staging})
+
+
+def test_temporary_files_go_wherever_they_are(on_disk: Swept) -> None:
+    left = [
+        ".tmp-1a2b3c",
+        f"__commits/{MAIN_BRANCH}/.tmp-1a2b3c",
+        "__recovery/.tmp-1a2b3c",
+        "__manifest/data/.tmpAb12Cd",
+        f"{PEOPLE}/data/.tmpAb12Cd",
+        f"{PEOPLE}/_versions/18446744073709551000.manifest-uuid#1",
+    ]
+    for path in left:
+        on_disk.store.put(path, b"")
+    on_disk.store.age()
+    on_disk.store.old.remove(left[0])
+    on_disk.sweep()
+    assert set(left) & on_disk.paths() == {left[0]}  # it is young
+
+
+def test_what_the_manifest_has_replaced_goes_and_the_history_can_be_read(swept: Swept) -> None:
+    store = swept.store.inner
+    archive.discard(store, "__manifest", keep=1)
+    swept.store.age()
+    report = swept.sweep()
+    assert verdict(report, "__manifest").deleted.files > 0
+    fresh = parts_of(store)
+    assert [entry.kind for entry in fresh.lineage.entries(None)] == ["Mutation", "Mutation", "Init"]
+    fresh.close()
+
+
+def test_a_sweep_that_is_cut_short_leaves_the_rest_to_the_next(on_disk: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omniray.engine.sweep.DELETE_FILES", 1)
+    with armed({Point.SWEEP_AFTER_DELETE: Action(fail, nth=2)}), pytest.raises(FailpointHit):
+        on_disk.sweep()
+    assert len(on_disk.still_there()) == len(on_disk.left) - 2
+    on_disk.sweep()
+    assert on_disk.still_there() == []
+
+
+# Beside others
+
+
+def at(point: Point, do: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+    """Do something the first time that a point is reached."""
+    return armed({point: Action(lambda: (do(), None)[1], nth=1)})
+
+
+def commit(swept: Swept, version: StagedVersion) -> None:
+    """Phase C of a staged version, without any of the checks that a writer makes."""
+    newest = swept.parts.newest()
+    pin = Pin(version.version, version.transaction, 0, version.rows, staging=version.staging)
+    obj = follow(newest, op_id=new_ulid(), changed={PERSON: pin}, commits=(), finalised_through=0)
+    assert swept.parts.log.put(obj) == "created"
+
+
+def test_a_commit_that_lands_just_before_the_announcement_keeps_its_old_files(swept: Swept) -> None:
+    """It lies in the line below the sweep's object, with its manifest under a staging name until Phase D is through."""
+    with at(Point.SWEEP_BEFORE_PUT, lambda: commit(swept, swept.version)):
+        swept.sweep()
+    assert [bool(obj.swept_before_us) for obj in swept.parts.line()[-2:]] == [False, True]
+    assert swept.parts.rows() == ["a", "z"]
+
+
+def test_whoever_built_on_an_older_object_finds_its_number_taken(on_disk: Swept) -> None:
+    """The put decides: a version that was staged before the sweep can't be committed after it."""
+    newest = on_disk.parts.newest()
+    pin = Pin(on_disk.version.version, on_disk.version.transaction, 0, 2, staging=on_disk.version.staging)
+    late = follow(newest, op_id=new_ulid(), changed={PERSON: pin}, commits=(), finalised_through=0)
+    on_disk.sweep()
+    assert on_disk.parts.log.put(late) == "refused"
+
+
+def test_a_sidecar_that_comes_while_files_are_listed_spares_its_table(on_disk: Swept) -> None:
+    parts = on_disk.parts
+    lease = Lease(parts.sidecars, str(MAIN_BRANCH), parts.newest())
+    table = parts.cache.open(PERSON, parts.newest().pins[PERSON])
+    with at(Point.SWEEP_AFTER_FILES, lambda: lease.take(SidecarIntent(new_ulid(), "ann"), table)):
+        on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+
+
+def test_a_staging_name_that_an_object_pins_while_sidecars_are_read_stays(on_disk: Swept) -> None:
+    with at(Point.SWEEP_AFTER_SIDECARS, lambda: commit(on_disk, on_disk.version)):
+        on_disk.sweep()
+    assert on_disk.version.staging in on_disk.paths()
+
+
+@pytest.mark.parametrize("followed_by", [0, 2])
+def test_a_staging_name_that_an_unfinished_object_pins_stays(on_disk: Swept, followed_by: int) -> None:
+    """Of its own accord or repeated by the objects after it."""
+
+    def commit_and_go_on() -> None:
+        commit(on_disk, on_disk.version)
+        for _ in range(followed_by):
+            on_disk.parts.log.put(remark(on_disk.parts.newest(), op_id=new_ulid()))
+
+    with at(Point.SWEEP_AFTER_SIDECARS, commit_and_go_on):
+        on_disk.sweep()
+    assert on_disk.version.staging in on_disk.paths()
+
+
+def archive_all_but_the_newest(store: ObjectStore) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "KEPT_VERSIONS", 1)
+        archive.archive(store, PEOPLE)
+
+
+def archived(swept: Swept) -> int:
+    return sum(f"{PEOPLE}/_history/" in path for path in swept.paths())
+
+
+def test_versions_that_are_archived_after_the_listing_are_read_in_the_history(on_disk: Swept) -> None:
+    before = on_disk.paths()
+    with at(Point.SWEEP_AFTER_SIDECARS, lambda: archive_all_but_the_newest(on_disk.store.inner)):
+        report = on_disk.sweep()
+    assert archived(on_disk) == 2
+    assert verdict(report, PEOPLE).spared == ""
+    assert sorted(path for path in before - on_disk.paths() if not path.endswith(".manifest")) == on_disk.left
+
+
+def test_versions_that_are_archived_while_their_folder_is_listed_still_speak_for_their_files(on_disk: Swept) -> None:
+    """`_history/` was listed before they came there, and `_versions/` after they had gone."""
+    before = on_disk.paths()
+    on_disk.store.at = (f"{PEOPLE}/_transactions/", lambda: archive_all_but_the_newest(on_disk.store.inner))
+    on_disk.sweep()
+    assert archived(on_disk) == 2
+    assert sorted(path for path in before - on_disk.paths() if not path.endswith(".manifest")) == on_disk.left
+
+
+def test_a_version_that_vanishes_altogether_spares_its_table(on_disk: Swept) -> None:
+    first = f"{PEOPLE}/_versions/18446744073709551614.manifest"
+    with at(Point.SWEEP_AFTER_SIDECARS, lambda: on_disk.store.delete(first)):
+        report = on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    assert first in verdict(report, PEOPLE).spared
+
+
+def test_a_dry_run_spares_a_table_that_has_a_version_without_a_final_name(on_disk: Swept) -> None:
+    commit(on_disk, on_disk.version)
+    report = on_disk.sweep(dry_run=True)
+    assert verdict(report, PEOPLE).spared == "Phase D of its newest version is not finished"
+
+
+def test_a_table_that_somebody_else_wrote_to_is_repaired_first(on_disk: Swept) -> None:
+    """Phase D can't be finished, so nobody can tell what a version refers to that has no final name."""
+    final = on_disk.version.staging.rpartition("-")[0].partition(".manifest")[0] + ".manifest"
+    on_disk.store.put(final, b"foreign")
+    commit(on_disk, on_disk.version)
+    with pytest.raises(TableDrift, match="omniray repair"):
+        on_disk.sweep()
+    assert on_disk.still_there() == on_disk.left
+    on_disk.store.put(final, on_disk.store.get(on_disk.version.staging))
+
+
+# A real kill
+
+_KILLED = """
+import sys, omniray
+with omniray.open(sys.argv[1], storage_options=eval(sys.argv[2])) as graph:
+    graph.load([{"name": f"{number:05}"} for number in range(20_000)], type="Person")
+"""
+
+
+@pytest.mark.parametrize("point", [Point.STAGE_AFTER_ROWS, Point.C_BEFORE_PUT])
+def test_what_a_killed_load_left_is_spared_until_it_is_recovered_and_deleted_then(any_root: Root, point: Point) -> None:
+    store = create_store(any_root)
+    before = {file.path for file in store.files("") if file.path.startswith("nodes/")}
+    command = [sys.executable, "-c", _KILLED, store.uri, repr(any_root.storage_options)]
+    killed = subprocess.run(command, env=environment(OMNIRAY_FAILPOINTS=f"{point}=kill"), check=False)
+    assert killed.returncode == -9
+    parts, aged = parts_of(store), Aged(store)
+    swept = Swept(aged, parts, [], None)  # type: ignore[arg-type]
+    aged.age()
+    assert verdict(swept.sweep(), PEOPLE).spared != ""
+    with omniray.open(store.uri, storage_options=any_root.storage_options) as graph:
+        assert people(graph) == []
+    assert swept.sweep().deleted.files > 0
+    assert {path for path in swept.paths() if path.startswith("nodes/")} == before
+    parts.close()
