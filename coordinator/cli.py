@@ -1,8 +1,8 @@
 """The command line: `omniray VERB URI …`, over the engine in this process.
 
 A verb opens the graph, calls one method and shows the result; what can go wrong is decided in the engine. Verbs that
-read write nothing of their own, but finish what a writer that died after its commit left undone. The engine is imported
-by the verbs themselves, since Lance and DuckDB take a second that `--help` and a mistyped option should not cost.
+read write nothing of their own, but heal what writers that died have left. The engine is imported by the verbs
+themselves, since Lance and DuckDB take a second that `--help` and a mistyped option should not cost.
 
 Exit codes: 0 fine, 1 a bug, 2 usage, 3 bad input, 4 conflict, 5 storage, 6 recovery required.
 """
@@ -33,7 +33,7 @@ from omniray.coordinator.cli_arguments import (
     parameters,
     read_text,
 )
-from omniray.coordinator.cli_output import Output, counted, reporting
+from omniray.coordinator.cli_output import Output, counted, opening, reporting
 from omniray.coordinator.cli_recovery import app as recovery_app
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def load(
         raise typer.BadParameter("rejected records are only written with --on-error reject", param_hint="--rejects")
     rejects_to = (rejects or REJECTS) if on_error == "reject" else None
     source, of_format = load_source(files, format)
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options, durability=durability) as graph:
+    with reporting(as_json) as out, opening(out, uri, options, durability=durability) as graph:
         with out.progress_bar() as progress:
             result = graph.load(
                 source, mode=mode, branch=branch, type=type, format=of_format, actor=actor_or_user(actor),
@@ -145,6 +145,7 @@ def load(
     epilog=examples(
         'omniray mutate ./social people.gq --name add_person --params \'{"name": "Ann"}\'',
         "omniray mutate ./social fix.gq --expect node:Person=4",
+        "omniray mutate ./social fix.gq --txn-id 01K9ZQ5T7Z0000000000000000",
         "echo 'query old() { delete Person where age > 120 }' | omniray mutate ./social -",
     )
 )
@@ -168,7 +169,7 @@ def mutate(
     values, expected = parameters(params), expected_versions(expect)
     with reporting(as_json) as out:
         text = read_text(file)
-        with omniray.open(uri, storage_options=options, durability=durability) as graph:
+        with opening(out, uri, options, durability=durability) as graph:
             result = graph.mutate(
                 text, values, name=name, actor=actor_or_user(actor), expected_versions=expected, txn_id=txn_id
             )
@@ -285,9 +286,9 @@ def main() -> None:
 
 @contextmanager
 def _reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
-    """An open graph, with errors reported. It writes nothing, except the final names that a dead writer left out."""
+    """An open graph, with errors reported. Nothing is written, except to heal what writers that died have left."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+    with reporting(as_json) as out, opening(out, uri, options) as graph:
         yield out, graph
 
 
@@ -295,8 +296,9 @@ def _sentence(result: WriteResult) -> str:
     if result.commit_id is None:
         return "nothing changed, nothing was committed"
     nodes, edges = counted(result.affected_nodes, "node"), counted(result.affected_edges, "edge")
-    when = "had been written before, nothing was applied now" if result.repeated else "written"
-    return f"{nodes} and {edges} {when}, commit {result.commit_id}"
+    if result.repeated:
+        return f"written before, nothing was applied now: {nodes} and {edges}, commit {result.commit_id}"
+    return f"{nodes} and {edges} written, commit {result.commit_id}"
 
 
 def _document(result: WriteResult) -> dict[str, Any]:

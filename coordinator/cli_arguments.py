@@ -38,7 +38,11 @@ Durability = Annotated[
 ]
 TxnId = Annotated[
     str | None,
-    typer.Option(metavar="ULID", help="An id of your own that makes the write safe to repeat: it is applied once."),
+    typer.Option(
+        metavar="ULID",
+        help="An id of your own, under which the write is applied once however often it is repeated; 'omniray outcome' "
+        "says what became of it.",
+    ),
 ]
 At = Annotated[
     str | None, typer.Option(metavar="COMMIT|TIME", help="As of a commit id or a time (UTC if it has no zone).")

@@ -2,31 +2,38 @@
 
 A result is rich tables and lines for a person, or one JSON document with `--json`. An error is one line (a parse error
 has the place below it), or with `--json` one document `{"error": {kind, retry, message, …facts}}`. Errors of omniray
-carry their exit code; anything else is a bug, exit 1, whose traceback `OMNIRAY_DEBUG=1` shows.
+carry their exit code; anything else is a bug, exit 1, whose traceback `OMNIRAY_DEBUG=1` shows. The engine's log is for
+programs: a person is told what matters of it in a note on stderr, and sees its lines with `OMNIRAY_DEBUG=1` only.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+import omniray
 from omniray.engine.errors import OmnirayError
 
 if TYPE_CHECKING:  # rich is imported when there is something to draw: `--help` needs none of it
     from rich.console import Console
+
+    from omniray import Graph
+    from omniray.engine.heal import RecoveryReport
 
 BUG = 1
 INTERRUPTED = 130
 READER_GONE = 141  # what a shell reports of any tool whose reader closed the pipe
 ROWS_SHOWN_MAX = 1000
 UNLIMITED_COLUMNS = 100_000
+_UNHEARD = logging.NullHandler()  # without any handler, Python would write warnings to stderr as they are
 
 Progress = Callable[[Any, int], None]
 
@@ -34,6 +41,8 @@ Progress = Callable[[Any, int], None]
 @contextmanager
 def reporting(as_json: bool) -> Iterator[Output]:
     """Carry out a verb and tell how it went; leaves with the exit code of whatever was raised inside."""
+    if not os.environ.get("OMNIRAY_DEBUG"):
+        logging.getLogger("omniray").addHandler(_UNHEARD)
     try:
         yield Output(as_json)
         sys.stdout.flush()
@@ -45,7 +54,9 @@ def reporting(as_json: bool) -> Iterator[Output]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(READER_GONE) from None
     except KeyboardInterrupt:
-        message = "interrupted; 'omniray history' shows whether a write was committed"
+        message = (
+            "interrupted; whether a write was committed shows 'omniray history', or 'omniray outcome' by its --txn-id"
+        )
         _tell(message, {"kind": "interrupted", "retry": "unknown", "message": message}, as_json)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
@@ -55,6 +66,15 @@ def reporting(as_json: bool) -> Iterator[Output]:
         message = f"this is a bug in omniray: {type(error).__name__}: {reason}; OMNIRAY_DEBUG=1 shows where"
         _tell(message, {"kind": "bug", "retry": "unknown", "message": message}, as_json)
         raise typer.Exit(BUG) from error
+
+
+@contextmanager
+def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: str = "process") -> Iterator[Graph]:
+    """An open graph, and a note of what opening it has healed."""
+    with omniray.open(uri, storage_options=options, durability=durability) as graph:
+        for text in _healed(graph.recovered):
+            out.note(text)
+        yield graph
 
 
 class Output:
@@ -76,6 +96,11 @@ class Output:
             _write(_json(document))
         else:
             _draw(title, columns, list(rows))
+
+    def note(self, text: str) -> None:
+        """Something on the side that a person should know; a program that reads is not told."""
+        if not self.as_json:
+            typer.echo(f"note: {printable(text)}", err=True)
 
     def raw(self, chunks: Iterable[bytes]) -> None:
         """Bytes that are the result themselves, such as an export; they are passed on as they come."""
@@ -112,6 +137,20 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _healed(report: RecoveryReport) -> Iterator[str]:
+    """What opening a graph has done about writers that died, and what it could not do."""
+    done = []
+    if report.rolled_forward:
+        done.append(f"{counted(len(report.rolled_forward), 'committed write')} finished")
+    if report.rolled_back:
+        done.append(f"{counted(len(report.rolled_back), 'uncommitted write')} cleared away")
+    if done:
+        yield f"healed after writers that died: {', '.join(done)}; 'omniray recoveries' lists what was done"
+    if report.awaiting_repair:
+        waiting = counted(len(report.awaiting_repair), "write")
+        yield f"{waiting} can't be finished, since something else wrote to a table; 'omniray repair' shows what"
 
 
 def _tell(message: str, document: dict[str, Any], as_json: bool) -> None:

@@ -1,8 +1,12 @@
-"""The verbs that heal: what writers left, what others wrote, what nothing refers to, what became of a write."""
+"""The verbs that heal: what writers left, what others wrote, what nothing refers to, what became of a write.
+
+A verb that looks and finds something has done its work: it ends with 0, and its document says what there is.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +14,18 @@ import typer
 
 import omniray
 from omniray.coordinator.cli_arguments import Actor, AsJson, StorageOptions, Uri, actor_or_user, examples, pairs
-from omniray.coordinator.cli_output import counted, reporting
+from omniray.coordinator.cli_output import counted, opening, reporting
 
 if TYPE_CHECKING:
-    from omniray import Drift, Recovery, RepairReport, SweepReport
+    from omniray import Recovery
+    from omniray.engine.drift import Drift, ForeignVersion
+    from omniray.engine.heal import RecoveryReport
+    from omniray.engine.repair import RepairReport
+    from omniray.engine.sweep import SweepReport, TableSweep
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_DURATION_MAX_S = 100 * 365 * 86400
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -31,25 +40,29 @@ app = typer.Typer(rich_markup_mode=None)
 def recover(
     uri: Uri,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="When a writer on another machine is taken for dead, such as 30s or 2h.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How old an operation must be for its writer on another machine to be taken for dead, such as 30s or "
+            "2h; of one on this machine it is known at once.",
+        ),
     ] = "10m",
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Hand the branch of a coordinator that is gone for good back.")
+        bool,
+        typer.Option(
+            "--take-over", help="Take the branch from its coordinator, which is fenced if it lives after all."
+        ),
     ] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Finish or clear away what writers that died have left; opening a graph does so too."""
     options, grace_s = pairs(storage_option, "--storage-option"), seconds(grace, "--grace")
+    if grace_s == 0:
+        raise typer.BadParameter("0 would take every writer for dead", param_hint="--grace")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, grace_s=grace_s) as graph:
-        opened, report = graph.recovered, graph.recover(take_over=take_over)
-        document = {
-            "rolled_forward": [*opened.rolled_forward, *report.rolled_forward],
-            "rolled_back": [*opened.rolled_back, *report.rolled_back],
-            "left": report.left,
-            "awaiting_repair": report.awaiting_repair,
-        }
-        out.line(_recovered(document), document)
+        document = _recovered(graph.recovered, graph.recover(take_over=take_over))
+        out.line(_recovered_text(document), document)
 
 
 @app.command(epilog=examples("omniray recoveries ./social --limit 10", "omniray recoveries ./social --json"))
@@ -61,14 +74,14 @@ def recoveries(
 ) -> None:
     """List what recoveries did, newest first: one line for each operation that its writer left."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+    with reporting(as_json) as out, opening(out, uri, options) as graph:
         found = graph.recoveries(limit)
-        columns = ["time", "operation", "did", "to a", "of actor", "tables"]
-        rows = [
-            (_time(r), r.operation_id, r.recovery_kind, r.sidecar_writer_kind, r.recovery_for_actor, _outcomes(r))
-            for r in found
-        ]
-        out.table("", columns, rows, {"recoveries": [_recovery(r) for r in found]})
+        document = {"recoveries": [_recovery(one) for one in found]}
+        if not found:
+            out.line("nothing had to be recovered so far", document)
+            return
+        columns = ["time", "recovery", "operation", "kind", "actor", "tables"]
+        out.table("", columns, [_recovery_row(one) for one in found], document)
 
 
 @app.command(
@@ -81,10 +94,10 @@ def recoveries(
 def repair(
     uri: Uri,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Make the foreign rows a commit, if they keep the rules.")
+        bool, typer.Option("--adopt", help="Make what was written a commit, if it keeps every rule of the graph.")
     ] = False,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Set aside what was written behind the graph's back.")
+        bool, typer.Option("--discard", help="Set it aside: the tables hold what the graph committed, and only that.")
     ] = False,
     table: Annotated[
         list[str] | None, typer.Option(metavar="TABLE_KEY", help="Only this table, such as node:Person; repeatable.")
@@ -93,18 +106,18 @@ def repair(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which tables something other than omniray wrote to, and adopt or discard that."""
+    """Show what something other than omniray wrote to the tables, and adopt or discard it if told so."""
     options = pairs(storage_option, "--storage-option")
     if adopt and discard:
         raise typer.BadParameter("give --adopt or --discard, not both", param_hint="--adopt")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
         report = graph.repair(adopt=adopt, discard=discard, tables=table, actor=actor_or_user(actor))
         if as_json or not report.found:
-            out.line("no table was written to by anything but omniray", _repaired(report))
+            out.line("nothing but omniray has written to the tables", _repaired(report))
             return
-        columns = ["table", "what", "pinned", "HEAD", "versions of others"]
-        out.table("", columns, [_drift_row(drift) for drift in report.found], None)
-        out.line(_repair_sentence(report, acted=adopt or discard), None)
+        columns = ["table", "committed", "foreign", "operation", "rows", "time"]
+        out.table("", columns, [row for drift in report.found for row in _drift_rows(drift)], None)
+        out.line(_adopted(report) if adopt else _discarded(report) if discard else _advice(report.found), None)
 
 
 @app.command(
@@ -115,66 +128,84 @@ def repair(
 )
 def cleanup(
     uri: Uri,
-    orphans: Annotated[bool, typer.Option("--orphans", help="Delete files that nothing refers to.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Files that nothing refers to; must be given.")] = False,
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Only files older than this, such as 90s, 30m, 1h, 2d.")
+        str, typer.Option(metavar="TIME", help="Only files older than this, such as 90s, 30m, 1h or 2d.")
     ] = "1h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what writers that died left behind and nothing refers to."""
+    """Delete files that nothing refers to, such as writers that died leave; writers may go on meanwhile."""
     options, older_than_s = pairs(storage_option, "--storage-option"), seconds(older_than, "--older-than")
     if not orphans:
         raise typer.BadParameter("say what to clean up: --orphans", param_hint="--orphans")
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+    with reporting(as_json) as out, opening(out, uri, options) as graph:
         report = graph.sweep(older_than_s=older_than_s, dry_run=dry_run)
-        out.line(_swept_sentence(report), _swept(report))
+        out.line(_swept_text(report), _swept(report))
 
 
 @app.command(epilog=examples("omniray outcome ./social 01K9ZQ5T7Z0000000000000000"))
 def outcome(
     uri: Uri,
-    txn_id: Annotated[str, typer.Argument(metavar="TXN_ID", help="The id of the write, as its error named it.")],
+    txn_id: Annotated[
+        str, typer.Argument(metavar="TXN_ID", help="The id of the write: its --txn-id, or the one that an error named.")
+    ],
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what became of a write whose answer was lost: committed, or not and never to be."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+    with reporting(as_json) as out, opening(out, uri, options) as graph:
         found = graph.outcome(txn_id)
-        text = f"{found.txn_id} was committed" if found.committed else f"{found.txn_id} was not committed"
-        out.line(text, {"txn_id": found.txn_id, "committed": found.committed, "commit_id": found.commit_id})
+        fate = "was committed" if found.committed else "was not committed, and no try of it so far will be"
+        document = {"txn_id": found.txn_id, "committed": found.committed, "commit_id": found.commit_id}
+        out.line(f"{found.txn_id} {fate}", document)
 
 
 def seconds(text: str, option: str) -> float:
     """`90s`, `30m`, `1h` or `2d` as seconds."""
     found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no time: write 90s, 30m, 1h or 2d", param_hint=option)
-    return float(found[1]) * _SECONDS[found[2]]
+    length_s = float(found[1]) * _SECONDS[found[2]] if found else _DURATION_MAX_S + 1
+    if length_s > _DURATION_MAX_S:
+        raise typer.BadParameter(f"{text!r} is no time of up to 100 years: write 90s, 30m, 1h or 2d", param_hint=option)
+    return length_s
 
 
-# What is shown
+# What a recovery did
 
 
-def _recovered(document: dict[str, Any]) -> str:
-    forward, back = len(document["rolled_forward"]), len(document["rolled_back"])
-    lines = [f"{counted(forward, 'operation')} rolled forward, {counted(back, 'operation')} rolled back"]
-    if document["left"]:
-        lines.append(f"{counted(len(document['left']), 'operation')} left to writers that live, or may")
-    if document["awaiting_repair"]:
-        waiting = counted(len(document["awaiting_repair"]), "operation")
-        lines.append(f"{waiting} can't be finished before 'omniray repair': something else wrote to a table")
-    return "\n".join(lines)
+def _recovered(opened: RecoveryReport, report: RecoveryReport) -> dict[str, Sequence[str]]:
+    """What opening the graph has healed counts too; who was left alone is known best at the end."""
+    return {
+        "rolled_forward": [*opened.rolled_forward, *report.rolled_forward],
+        "rolled_back": [*opened.rolled_back, *report.rolled_back],
+        "left": report.left,
+        "awaiting_repair": report.awaiting_repair,
+    }
 
 
-def _time(recovery: Recovery) -> datetime:
-    return datetime.fromtimestamp(recovery.created_at_us / 1e6, UTC)
+def _recovered_text(document: Mapping[str, Sequence[str]]) -> str:
+    told = {
+        "rolled_forward": "rolled forward: {}, committed before and finished now",
+        "rolled_back": "rolled back: {}, never committed and cleared away now",
+        "left": "left alone: {} of writers that may live; --grace sets when one on another machine is taken for dead",
+        "awaiting_repair": "waiting: {}, since something else wrote to a table; 'omniray repair' shows it",
+    }
+    lines = [text.format(counted(len(document[key]), "operation")) for key, text in told.items() if document[key]]
+    return "\n".join(lines) or "nothing to recover"
 
 
-def _outcomes(recovery: Recovery) -> str:
-    return " ".join(f"{key}={outcome}" for key, outcome in recovery.outcomes.items())
+def _recovery_row(recovery: Recovery) -> tuple[Any, ...]:
+    tables = " ".join(f"{key}={found}" for key, found in recovery.outcomes.items())
+    return (
+        _time(recovery.created_at_us),
+        recovery.recovery_kind,
+        recovery.operation_id,
+        recovery.sidecar_writer_kind,
+        recovery.recovery_for_actor,
+        tables,
+    )
 
 
 def _recovery(recovery: Recovery) -> dict[str, Any]:
@@ -185,22 +216,56 @@ def _recovery(recovery: Recovery) -> dict[str, Any]:
         "sidecar_writer_kind": recovery.sidecar_writer_kind,
         "outcomes": dict(recovery.outcomes),
         "actor": recovery.actor,
-        "created_at": _time(recovery),
+        "created_at": _time(recovery.created_at_us),
     }
 
 
-def _drift_row(drift: Drift) -> tuple[Any, ...]:
-    others = ", ".join(f"{f.version}: {f.operation} ({f.rows_after:,} rows)" for f in drift.foreign)
-    return drift.table_key, str(drift.kind), drift.pinned, drift.head, others
+def _time(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / 1e6, UTC)
 
 
-def _repair_sentence(report: RepairReport, *, acted: bool) -> str:
-    if not acted:
-        return "nothing was changed; --adopt makes it a commit of the graph, --discard sets it aside"
+# What was repaired
+
+
+def _drift_rows(drift: Drift) -> Iterator[tuple[Any, ...]]:
+    """A row for each foreign version; one at least, for those that are gone already."""
+    if not drift.foreign:
+        yield drift.table_key, drift.pinned, drift.head, "no longer there", "", None
+    for foreign in drift.foreign:
+        yield drift.table_key, drift.pinned, foreign.version, _operation(foreign), _rows(foreign), foreign.at
+
+
+def _operation(foreign: ForeignVersion) -> str:
+    return f"{foreign.operation}, with another schema" if foreign.schema_changed else foreign.operation
+
+
+def _rows(foreign: ForeignVersion) -> str:
+    before = "?" if foreign.rows_before is None else f"{foreign.rows_before:,}"
+    return f"{before} -> {foreign.rows_after:,}"
+
+
+def _advice(found: Sequence[Drift]) -> str:
+    hidden = [commit for drift in found for commit in drift.commits_at_stake]
+    if hidden:
+        return (
+            f"nothing was changed. It stands where committed writes belong, so that plain Lance can't see them: "
+            f"{', '.join(hidden)}. Stop what wrote it, then set it aside with --discard, which brings them back"
+        )
+    return (
+        "nothing was changed. Stop what wrote it, then make it a commit of the graph with --adopt, "
+        "or set it aside with --discard"
+    )
+
+
+def _adopted(report: RepairReport) -> str:
+    return f"adopted as commit {report.commit_id}" if report.commit_id else "it was repaired meanwhile by somebody else"
+
+
+def _discarded(report: RepairReport) -> str:
+    lines = ["discarded: the tables hold what the graph committed"]
     if report.commit_id is not None:
-        return f"repaired as commit {report.commit_id}"
-    aside = f"; set aside: {', '.join(report.aside)}" if report.aside else ""
-    return f"repaired{aside}"
+        lines[0] += f", by commit {report.commit_id}"
+    return "\n".join(lines + [f"set aside as {path}" for path in report.aside])
 
 
 def _repaired(report: RepairReport) -> dict[str, Any]:
@@ -212,29 +277,40 @@ def _repaired(report: RepairReport) -> dict[str, Any]:
     }
 
 
-def _swept_sentence(report: SweepReport) -> str:
+# What was swept
+
+
+def _swept_text(report: SweepReport) -> str:
     amount = report.deleted
     verb = "would be deleted" if report.dry_run else "deleted"
-    lines = [f"{counted(amount.files, 'file')} ({amount.bytes:,} bytes) {verb}"]
-    lines += [f"{table.table} was spared: {table.spared}" for table in report.tables if table.spared]
+    lines = [f"{counted(amount.files, 'file')} ({counted(amount.bytes, 'byte')}) {verb}"]
+    lines += [f"  {_of_table(table)}" for table in report.tables if table.spared or table.orphans]
     if report.unknown.files:
-        lines.append(f"{counted(report.unknown.files, 'file')} that omniray does not know left alone")
+        lines.append(f"left alone: {counted(report.unknown.files, 'file')} of which omniray knows nothing")
     return "\n".join(lines)
+
+
+def _of_table(table: TableSweep) -> str:
+    where = table.table or "outside of the tables"
+    if table.spared:
+        return f"{where}: spared, {table.spared}"
+    return f"{where}: {counted(table.deleted.files, 'file')} ({counted(table.deleted.bytes, 'byte')})"
 
 
 def _swept(report: SweepReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
-        "swept_before": datetime.fromtimestamp(report.swept_before_us / 1e6, UTC),
+        "swept_before": _time(report.swept_before_us),
         "files": report.deleted.files,
         "bytes": report.deleted.bytes,
         "unknown_files": report.unknown.files,
         "tables": [
             {
-                "table": table.table,
+                "table": table.table or None,
                 "found_files": table.found.files,
-                "deleted_files": table.deleted.files,
-                "deleted_bytes": table.deleted.bytes,
+                "files": table.deleted.files,
+                "bytes": table.deleted.bytes,
+                "paths": [file.path for file in table.orphans],
                 "spared": table.spared or None,
             }
             for table in report.tables

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
@@ -21,7 +21,7 @@ from omniray.engine.identity import new_ulid
 from omniray.engine.line import EMBEDDED, AcceptedSchema, Answer, Commit, CommitObject, Fate, Pin
 from omniray.engine.manifest import Manifest
 from omniray.engine.process import this_process
-from omniray.engine.schema import Schema
+from omniray.engine.schema import ElementType, Schema
 from omniray.engine.schema_files import BIRTH_SEQ
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.schema_printer import schema_hash
@@ -44,25 +44,34 @@ def give_birth(store: ObjectStore, schema_text: str, *, actor: str = "") -> None
     _prove(store)
     storage = TableStorage(store)
     line, sidecars = CommitLog(store, MAIN_BRANCH), Sidecars(store)
-    commit = Commit(new_ulid(), KIND, actor, time.time_ns() // 1000, tuple(type.table_key for type in schema))
     births = {type: storage.birth_of(type) for type in schema}
-    pins = {t.table_key: Pin(1, b.transaction, BIRTH_SEQ, rows=0, staging=b.staging) for t, b in births.items()}
-    accepted = AcceptedSchema(new_ulid(), schema_hash(schema), 1, schema_text)
-    first = CommitObject(
-        BIRTH_SEQ, "", new_ulid(), 1, EMBEDDED, pins, (commit,), head=commit.commit_id, schema=accepted
-    )
+    first = _first_object(births, schema_text, schema_hash(schema), actor)
     try:
         reach(Point.INIT_BEFORE_SIDECAR)
         sidecars.put(_sidecar(first, schema))
         reach(Point.INIT_AFTER_SIDECAR)
         _stage(store, births.values())
+        reach(Point.INIT_BEFORE_PUT)
+    except BaseException:
+        _take_back(store, line, sidecars, first, births.values())
+        raise
+    try:
         _put(store, line, first)
     except OutcomeUnknown:
-        raise  # the graph may be born: nothing is discarded
-    except BaseException:
-        _take_back(store, sidecars, first, births.values())
+        raise
+    except OmnirayError:  # and nothing else: whoever is interrupted here may have created the graph
+        _take_back(store, line, sidecars, first, births.values())
         raise
     _finish(store, line, sidecars, first)
+
+
+def _first_object(
+    births: Mapping[ElementType, TableBirth], schema_text: str, accepted_hash: str, actor: str
+) -> CommitObject:
+    pins = {t.table_key: Pin(1, b.transaction, BIRTH_SEQ, rows=0, staging=b.staging) for t, b in births.items()}
+    commit = Commit(new_ulid(), KIND, actor, time.time_ns() // 1000, tuple(pins))
+    accepted = AcceptedSchema(new_ulid(), accepted_hash, 1, schema_text)
+    return CommitObject(BIRTH_SEQ, "", new_ulid(), 1, EMBEDDED, pins, (commit,), head=commit.commit_id, schema=accepted)
 
 
 def _refuse_occupied(store: ObjectStore) -> None:
@@ -92,7 +101,7 @@ def _prove(store: ObjectStore) -> None:
     second = store.put_if_absent(low, b"2")
     kept, first = store.get(low), store.first_name(folder)
     store.delete_all([low, high])
-    store.delete_empty_folders()
+    store.delete_empty_folders(PROBE)
     if Answer.UNCLEAR in (*answers, second):
         raise StorageError(f"{store.uri} gives no clear answers to conditional puts; try again")
     if answers != [Answer.CREATED] * 2 or second is not Answer.REFUSED or kept != b"1":
@@ -130,19 +139,21 @@ def _stage(store: ObjectStore, births: Iterable[TableBirth]) -> None:
 
 
 def _put(store: ObjectStore, line: CommitLog, first: CommitObject) -> None:
-    reach(Point.INIT_BEFORE_PUT)
     fate = Tip(line, Manifest(store, MAIN), first).put(first)
     reach(Point.INIT_AFTER_PUT)
     if fate is not Fate.LANDED:
         raise GraphExists(f"{store.uri} was created by somebody else meanwhile; open it instead", uri=store.uri)
 
 
-def _take_back(store: ObjectStore, sidecars: Sidecars, first: CommitObject, births: Iterable[TableBirth]) -> None:
+def _take_back(
+    store: ObjectStore, line: CommitLog, sidecars: Sidecars, first: CommitObject, births: Iterable[TableBirth]
+) -> None:
     """Delete what a birth that is known to have failed has made: names that nobody else uses."""
     files = [path for birth in births for path in birth.files]
     with contextlib.suppress(OmnirayError):
         store.delete_all([*files, sidecars.path(first.op_id)])
-        store.delete_empty_folders()
+        if line.newest() is None:  # else the folders are those of the graph that somebody has created, and writes to
+            store.delete_empty_folders()
 
 
 def _finish(store: ObjectStore, line: CommitLog, sidecars: Sidecars, first: CommitObject) -> None:

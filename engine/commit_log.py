@@ -50,7 +50,12 @@ class CommitLog:
 
     def newest(self) -> CommitObject | None:
         """The newest object, or None where no line was born."""
-        return self.newest_listed() if self._store.lists_newest_first else self._probe_upward(self._hinted())
+        if self._store.lists_newest_first:
+            return self.newest_listed()
+        hinted = self._hinted()
+        found = self._probe_upward(hinted)
+        # Nothing above a hint is what an old hint looks like, too, once the objects above it are pruned.
+        return self.newest_listed() if found is hinted else found
 
     def newest_listed(self) -> CommitObject | None:
         """The newest object by listing alone: the one that also holds for a writer that slept."""

@@ -133,6 +133,7 @@ class Finaliser:
         self._closing = False
         self._error: BaseException | None = None
         self._naming = threading.Lock()
+        self._tidying = threading.Lock()
         self._drifted: dict[str, _Drifted] = {}
         self._finished: list[Pin] = []  # pins with a final name whose staging name is still there
         self._operations: list[tuple[int, str]] = []  # with the number they landed as, while their sidecar is there
@@ -194,7 +195,7 @@ class Finaliser:
                 self._wake.notify_all()
             if self._thread is not None:
                 self._thread.join()
-            self._tidy()
+            self.tidy()
             self._pool.shutdown()
 
     def _is_done(self) -> bool:
@@ -207,7 +208,7 @@ class Finaliser:
             target, work = job
             try:
                 if work is _Work.TIDY:
-                    self._tidy()
+                    self.tidy()
                 else:
                     self._finish(target, fold=work is _Work.FOLD)
             except BaseException as error:  # whatever it is, a flush that waits must hear of it
@@ -268,7 +269,7 @@ class Finaliser:
             reach(Point.D_AFTER_FOLD)
             self._finalised_through = target.seq
         if len(self._finished) >= TIDY_FILES:
-            self._tidy()
+            self.tidy()
 
     def _name(self, obj: CommitObject) -> None:
         """Give the versions that an object brought in their final names, tables in parallel.
@@ -277,6 +278,7 @@ class Finaliser:
         """
         if obj.schema is not None:
             put_schema(self._store, obj.schema)
+            reach(Point.INIT_AFTER_SCHEMA)
         with self._naming:
             introduced = obj.introduced()
             for key in introduced.keys() & self._drifted.keys():
@@ -307,11 +309,15 @@ class Finaliser:
                 drifted.waiting.pop(0)
             self._drifted.pop(table_key, None)
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         """Delete staging names that have become final and sidecars that are done with; move old versions away.
 
         What can't be deleted is harmless: a staging name is the sweep's then, and a sidecar the next recovery's.
         """
+        with self._tidying:
+            self._tidy()
+
+    def _tidy(self) -> None:
         finished, self._finished = self._finished, []
         with self._wake:
             through = [op for seq, op in self._operations if seq <= self._finalised_through]

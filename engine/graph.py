@@ -111,10 +111,11 @@ class Graph:
             self._begin()
 
     def _begin(self) -> None:
-        """Take the line over if it is to have an owner, and heal what others left."""
+        """Take the line over if it is to have an owner, or from one that is dead, and heal what others left."""
         try:
             if self._owner != EMBEDDED:
                 take_over(self._writing, self._owner)
+            self._writer.inherit()
             self.recovered = self._recoverer.recover(self._writing)
         except BaseException:
             self._let_go()
@@ -268,15 +269,20 @@ class Graph:
             self._store, self._schema, self._log, Tip(self._log, self._manifest, self._reading.refresh()),
             self._storage, self._cache, self._finaliser, self._sidecars, owner=self._owner,
         )  # fmt: skip
-        if adopt:
-            return repair.adopt(tables, actor=actor)
-        return repair.discard(tables, actor=actor) if discard else RepairReport(repair.inspect(tables))
+        if not (adopt or discard):
+            return RepairReport(repair.inspect(tables))
+        report = repair.adopt(tables, actor=actor) if adopt else repair.discard(tables, actor=actor)
+        self._finaliser.flush()
+        self._writer.recover()  # operations may have waited for it
+        return report
 
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to and that are older than a time; what a running load staged stays."""
         self._writable(MAIN)
         if older_than_s < 0:
             raise InputError(f"files older than {older_than_s} s: give 0 or more")
+        self._finaliser.flush()
+        self._finaliser.tidy()  # or the sidecars of this handle's own writes would spare their tables
         sweeper = Sweeper(self._store, self._log, self._manifest, self._storage, self._finaliser, self._schema)
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 

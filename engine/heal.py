@@ -195,8 +195,8 @@ class Recoverer:
         try:
             if forward:
                 self._finish_phase_d(tip)
-            for case in back:
-                self._roll_back(case.sidecar)
+            for case in forward + back:
+                self._clear_staging(case.sidecar)
             if not self._record(tip, forward + back):
                 return RecoveryReport(left=left + _ids(forward + back), awaiting_repair=_ids(awaiting))
         except TableDrift as drift:  # the others' Phase D can't be finished either: their numbers come later
@@ -209,7 +209,8 @@ class Recoverer:
         self._finaliser.notice(tip.newest)
         self._finaliser.flush()
 
-    def _roll_back(self, sidecar: Sidecar) -> None:
+    def _clear_staging(self, sidecar: Sidecar) -> None:
+        """Delete the staging manifests of an operation: it never happened, or its versions have their final names."""
         reach(Point.RECOVERY_BEFORE_APPLY)
         for table in sidecar.tables:
             for path in self._staging_names(table):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STARTTIME_FIELD = 19  # of /proc/<pid>/stat, counted after the command's closing parenthesis
+_ENDED = "ended"  # of a process whose parent has not asked for its exit code yet: it can be signalled all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None if there is none, or no way to tell. A zombie has ended."""
+    """When a process started, in ticks since boot; None if there is none, or no way to tell."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else fields[_STARTTIME_FIELD]
+    return _ENDED if fields[0] in "ZX" else fields[_STARTTIME_FIELD]

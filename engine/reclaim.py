@@ -60,9 +60,12 @@ def _staged_bytes(store: ObjectStore, type: ElementType, pin: Pin) -> bytes:
 
 
 def _put_aside(store: ObjectStore, type: ElementType, version: int, manifest: bytes) -> str:
-    """Keep a foreign manifest; named after its content, so that a repair which begins again keeps it once."""
+    """Keep a foreign manifest, in a folder named after its content: a repair that begins again keeps it once.
+
+    It has a manifest's name still, so that Lance can read it and the sweep spares the files that it refers to.
+    """
     digest = hashlib.sha256(manifest).hexdigest()[:16]
-    path = f"{type.path}/_aside/{SEQ_MAX - version:020}-{digest}.manifest"
+    path = f"{type.path}/_aside/{digest}/{SEQ_MAX - version:020}.manifest"
     if store.put_if_absent(path, manifest) is Answer.UNCLEAR and store.get(path) is None:
         raise StorageError(f"no clear answer to putting {path}; try again", path=path)
     return path

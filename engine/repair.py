@@ -235,8 +235,6 @@ class Repair:
         if fate is not Fate.LANDED:
             self._clear_away(operation_id, staged)
             return None
-        for table_key in changed:
-            self._cache.drop(table_key)
         self._finaliser.notice(ours, operation_id)
         log.info("event=repair op=%s seq=%d tables=%s", ours.op_id, ours.seq, ",".join(commit.tables))
         return ours

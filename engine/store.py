@@ -20,6 +20,7 @@ from omniray.engine.errors import InputError, StorageError
 from omniray.engine.line import Answer
 
 TEMPORARY = ".tmp-"
+FOLDER_TRIES_MAX = 8
 
 
 class Durability(StrEnum):
@@ -91,8 +92,11 @@ class ObjectStore(Protocol):
         Those whose path within the folder is not behind `after` are left out, and so is what vanishes meanwhile.
         """
 
-    def delete_empty_folders(self) -> None:
-        """Delete every folder without a file in it, the root too; only some stores have folders."""
+    def delete_empty_folders(self, folder: str = "") -> None:
+        """Delete every folder without a file in it, from this one downward; only some stores have folders.
+
+        Not where somebody may be about to write: a file system has folders made before the files in them.
+        """
 
     def close(self) -> None: ...
 
@@ -218,10 +222,10 @@ class DirectoryStore:
         except OSError as error:
             raise _disk_error(error, "list", self.root / folder) from error
 
-    def delete_empty_folders(self) -> None:
-        for folder, _, _ in os.walk(self.root, topdown=False):
+    def delete_empty_folders(self, folder: str = "") -> None:
+        for below, _, _ in os.walk(self.root / folder, topdown=False):
             with contextlib.suppress(OSError):  # not empty, or another process was faster
-                os.rmdir(folder)
+                os.rmdir(below)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -229,8 +233,7 @@ class DirectoryStore:
     @contextlib.contextmanager
     def _whole_file(self, target: Path, data: bytes, *, sync: bool = True) -> Iterator[Path]:
         """A temporary file beside the target with all of the data in it, so that no reader ever sees half an object."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=TEMPORARY, dir=target.parent)
+        handle, name = _new_temporary(target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -241,6 +244,19 @@ class DirectoryStore:
         finally:
             with contextlib.suppress(OSError):  # a leftover is harmless; what the caller is told must not depend on it
                 os.unlink(name)
+
+
+def _new_temporary(folder: Path) -> tuple[int, str]:
+    """A new file in a folder, which is made if it is not there.
+
+    Somebody who deletes empty folders may do so between the two, as creators of a graph that lost to another do.
+    """
+    for _ in range(FOLDER_TRIES_MAX - 1):
+        with contextlib.suppress(FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
 
 
 def _fsync(path: Path) -> None:

@@ -194,7 +194,7 @@ class S3Store:
                 modified_us = round(entry["LastModified"].timestamp() * 1e6)
                 yield StoredFile(entry["Key"][len(self.prefix) + 1 :], modified_us, entry["Size"])
 
-    def delete_empty_folders(self) -> None:
+    def delete_empty_folders(self, folder: str = "") -> None:
         """There are none."""
 
     def close(self) -> None:

@@ -44,11 +44,11 @@ class Tip:
         """Read the newest object; the clock starts before the request that shows it."""
         read_at = self._clock()
         if believable(read_at - self._read_at, RETENTION_S):
-            self.newest = self._log.newest_from(self.newest)
+            newest = self._log.newest_from(self.newest)
         else:  # what we know may be pruned, so that nothing seems to follow it
-            self.newest = self._log.newest_listed() or self.newest
-        self._read_at = read_at
-        return self.newest
+            newest = self._log.newest_listed() or self.newest
+        self.newest, self._read_at = newest, read_at
+        return newest  # by this very look: readers share one, and another thread's may have begun before a write
 
     def put(self, ours: CommitObject) -> Fate:
         """Put the object after the newest one until its fate is clear; nothing is discarded while it isn't.
@@ -139,7 +139,7 @@ class Tip:
 def _unknown(ours: CommitObject) -> OutcomeUnknown:
     txn_id = ours.commits[-1].commit_id if ours.commits else ours.op_id
     return OutcomeUnknown(
-        f"no clear answer from the store to commit {txn_id}: it may have landed; ask with graph.outcome('{txn_id}'), "
-        "or write again with this txn_id, which applies nothing twice",
+        f"no clear answer from the store to commit {txn_id}: it may have landed; graph.outcome('{txn_id}') or "
+        "'omniray outcome' tells, and writing again with this txn_id applies nothing twice",
         txn_id=txn_id,
     )

@@ -108,7 +108,17 @@ class Writer:
             newest = self._tip.refresh()
             if take_over and newest.owner != self._owner:
                 release(self._tip, newest.owner)
+            self.inherit()
             return self._recoverer.recover(self._tip, also=also)
+
+    def inherit(self) -> bool:
+        """Hand the line of a coordinator that is known to be dead back to everybody; whether it was."""
+        newest = self._tip.newest
+        if self._owner != EMBEDDED or not is_owner_known_dead(newest.owner):
+            return False
+        log.warning("event=owner_dead owner=%s epoch=%d", newest.owner, newest.epoch)
+        release(self._tip, newest.owner)
+        return True
 
     def _commit(self, intent: Intent) -> WriteResult:
         deadline = self._clock() + COMMIT_TIMEOUT_S
@@ -119,9 +129,9 @@ class Writer:
         losses = 0
         judged: _Judged | None = None
         while self._clock() < deadline:
-            base = self._tip.newest
-            if self._inherit(base):
+            if self.inherit():
                 continue
+            base = self._tip.newest
             try:
                 if (known := self._known(intent, base)) is not None:
                     return known
@@ -163,14 +173,6 @@ class Writer:
             return None
         found = self._lineage.find(intent.commit_id, base)
         return None if found is None else first_outcome(*found, intent.payload_hash)
-
-    def _inherit(self, base: CommitObject) -> bool:
-        """Hand the line of a coordinator that is known to be dead back to everybody; whether it was."""
-        if self._owner != EMBEDDED or not is_owner_known_dead(base.owner):
-            return False
-        log.warning("event=owner_dead owner=%s epoch=%d", base.owner, base.epoch)
-        release(self._tip, base.owner)
-        return True
 
     def _attempt(
         self, intent: Intent, base: CommitObject, resolution: Resolution, looking: Future[list[Sidecar]] | None

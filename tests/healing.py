@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from omniray.engine import audit
 from omniray.engine.failpoints import Point
@@ -12,13 +14,29 @@ from omniray.engine.recovery import FinalName
 from omniray.engine.sidecar import Sidecar
 from omniray.engine.store import ObjectStore
 from tests.graphs import CITY, PERSON, Adding, Parts, parts_of
-from tests.mortal import crash
+from tests.mortal import bury, crash
 
 BOTH = (PERSON, CITY)
 
 
 def everybody_is_dead(sidecar: Sidecar) -> bool:
     return True
+
+
+@contextlib.contextmanager
+def processes_on(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
+    """Opens the graph as one more process, which takes every operation's owner for dead; in the end all are closed."""
+    found: list[Parts] = []
+
+    def open_one(of: ObjectStore = store, **options: Any) -> Parts:
+        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
+        return found[-1]
+
+    try:
+        yield open_one
+    finally:
+        for parts in found:
+            bury(parts)
 
 
 def add(parts: Parts, *names: str, tables: Sequence[str] = BOTH) -> Adding:

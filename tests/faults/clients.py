@@ -18,7 +18,8 @@ from omniray.engine import store_s3, tip
 from tests.stores import Root
 
 REQUEST_TIMEOUT_S = 0.5
-TOO_LONG_MS = 1200  # for a client to wait, whatever else the machine is doing
+TOO_LONG_MS = 1200  # for one request to be waited for, whatever else the machine is doing
+FAR_TOO_LONG_MS = 4 * TOO_LONG_MS  # for all of its repetitions, and for Phase C to wait for a clear answer
 
 # In the order in which they multiply: requests of one read, of its retry layer, and of the HTTP client below.
 _LANCE = {

@@ -197,7 +197,9 @@ class Service:
     async def _answer(
         self, fault: Fault | None, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        match fault.kind if fault else None:
+        """What the request meets before it is passed on, and what its answer meets; whether the connection goes on."""
+        kind, wait_s = (fault.kind, fault.wait_ms / 1000) if fault else (None, 0.0)
+        match kind:
             case Kind.INTERNAL_ERROR:
                 return await _send(writer, Reply.error(500, "InternalError"), request.method)
             case Kind.SLOW_DOWN:
@@ -205,12 +207,12 @@ class Service:
             case Kind.CUT:
                 return _cut(writer)
             case Kind.TIME_OUT:
-                await _until_gone(reader, _wait_s(fault))
+                await _until_gone(reader, wait_s)
                 return _cut(writer)
             case Kind.DELAY:
-                await asyncio.sleep(_wait_s(fault))
+                await asyncio.sleep(wait_s)
         reply = await self.forward(request)
-        match fault.kind if fault else None:
+        match kind:
             case Kind.LOST_ANSWER:
                 return _cut(writer)
             case Kind.CUT_BODY:
@@ -245,10 +247,6 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply, method: str = "GET")
 def _cut(writer: asyncio.StreamWriter) -> bool:
     writer.transport.abort()
     return False
-
-
-def _wait_s(fault: Fault | None) -> float:
-    return fault.wait_ms / 1000 if fault else 0.0
 
 
 async def _until_gone(reader: asyncio.StreamReader, seconds: float) -> None:

@@ -18,9 +18,13 @@ class Effect(StrEnum):
     """What goes wrong with a call."""
 
     FAIL = "fail"  # StorageError, and nothing happened
-    UNCLEAR = "unclear"  # nothing happened, and the answer is unclear; StorageError where a method has no such answer
-    LOSE = "lose"  # it happened, and the answer is unclear; StorageError where a method has no such answer
+    UNCLEAR = "unclear"  # nothing happened, and the answer is unclear, or a StorageError where a method has none such
+    LOSE = "lose"  # it happened, and the answer is likewise
     PAUSE = "pause"  # a callback runs first, then it happens
+
+
+class NoAnswer(StorageError):
+    """The store said nothing: what a method without an unclear answer raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,16 @@ class FaultyStore:
         self._pass_on("put_hint", path, lambda: self.inner.put_hint(path, data))
 
     def put_if_absent(self, path: str, data: bytes) -> Answer:
-        return self._pass_on("put_if_absent", path, lambda: self.inner.put_if_absent(path, data), Answer.UNCLEAR)
+        try:
+            return self._pass_on("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+        except NoAnswer:
+            return Answer.UNCLEAR
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
-        def copy() -> Answer | None:
-            return self.inner.copy_if_absent(source, target)
-
-        return self._pass_on("copy_if_absent", target, copy, Answer.UNCLEAR)
+        try:
+            return self._pass_on("copy_if_absent", target, lambda: self.inner.copy_if_absent(source, target))
+        except NoAnswer:
+            return Answer.UNCLEAR
 
     def copy(self, source: str, target: str) -> bool:
         return self._pass_on("copy", target, lambda: self.inner.copy(source, target))
@@ -122,30 +129,24 @@ class FaultyStore:
     def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
         return self._pass_on("files", folder, lambda: self.inner.files(folder, after=after))
 
-    def delete_tree(self) -> None:
-        self._pass_on("delete_tree", "", self.inner.delete_tree)
-
-    def delete_empty_folders(self) -> None:
-        self._pass_on("delete_empty_folders", "", self.inner.delete_empty_folders)
+    def delete_empty_folders(self, folder: str = "") -> None:
+        self._pass_on("delete_empty_folders", folder, lambda: self.inner.delete_empty_folders(folder))
 
     def close(self) -> None:
         self.inner.close()
 
-    def _pass_on(self, method: str, path: str, call: Callable[[], T], unclear: T | None = None) -> T:
+    def _pass_on(self, method: str, path: str, call: Callable[[], T]) -> T:
         seen = Call(method, path)
         self.calls.append(seen)
-        # Every fault counts, also behind one that strikes first.
-        struck = [fault for fault in self.faults if fault.meets(seen)]
+        struck = [fault for fault in self.faults if fault.meets(seen)]  # each one counts, also behind the first
         if not struck:
             return call()
         match struck[0].effect:
             case Effect.PAUSE:
                 struck[0].pause()
                 return call()
+            case Effect.FAIL:
+                raise StorageError(f"{method} {path} was made to fail", path=path)
             case Effect.LOSE:
                 call()
-            case Effect.UNCLEAR | Effect.FAIL:
-                pass
-        if unclear is None or struck[0].effect is Effect.FAIL:
-            raise StorageError(f"{method} {path} was made to fail", path=path)
-        return unclear
+        raise NoAnswer(f"the answer to {method} {path} was lost", path=path)

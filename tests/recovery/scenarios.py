@@ -6,34 +6,39 @@ in the matrix the moment that some scenario reaches it, and one that none reache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import omniray
 from omniray.engine import finalise, heal, row_sink, sweep
-from omniray.engine import prune as pruning
 from omniray.engine.errors import NotFound
 from omniray.engine.failpoints import Action, Point, armed, kill
 from omniray.engine.graph import Graph
 from omniray.engine.heal import Recoverer, RecoveryReport
-from omniray.engine.identity import new_ulid
 from omniray.engine.line import EMBEDDED, CommitObject, Fate
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.owner import Incarnation, take_over
 from omniray.engine.process import this_process
+from omniray.engine.prune import prune
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.write import Author
 from tests.foreign import append
 from tests.graphs import AGE, DELETE, INSERT, SCHEMA
-from tests.recovery.rows import Deed, Rows, delete, insert, load, update
+from tests.recovery.rows import Deed, delete, insert, load, update
 from tests.recovery.zygote import Report
 from tests.stores import Root
 
 NEVER_S = 3600.0
+BORN = "born"
+
+Run = Callable[[Root, Report], None]
+Setting = tuple[Any, str, Any]
+"""An attribute of a module or class, and its value in the process that is killed."""
 
 BASE = (
     load(
@@ -63,19 +68,19 @@ class Kill:
 class Scenario:
     """A process to be killed: what it finds, what it does, and what is done after its death.
 
-    `left` are kills whose remains it finds, `disturb` is what a foreign writer did after them. `run` reports the actor
-    of each deed that is acknowledged. `deeds` are in the order in which they land. `redo` is what a person does again
-    after the kill, where opening the graph is not meant to be enough.
+    It finds a graph with `BASE`, or none; what earlier kills `left`; and what was done to `disturb` it after them. `run`
+    reports the actor of each deed that is acknowledged; `deeds` are in the order in which they land. `redo` is what a
+    person does again after the kill, where opening the graph is not meant to be enough.
     """
 
     name: str
     deeds: tuple[Deed, ...]
-    run: Callable[[Root, Report], None]
-    base: tuple[Deed, ...] = BASE
+    run: Run
+    unborn: bool = False
     left: tuple[Kill, ...] = ()
     disturb: Callable[[ObjectStore], None] | None = None
     redo: Callable[[ObjectStore], None] | None = None
-    settings: tuple[tuple[Any, str, Any], ...] = ()
+    settings: tuple[Setting, ...] = ()
 
 
 def uri_of(root: Root) -> str:
@@ -135,7 +140,7 @@ def _do(graph: Graph, deeds: Iterable[Deed], report: Report) -> None:
         report(deed.actor)
 
 
-def _writing(*deeds: Deed) -> Callable[[Root, Report], None]:
+def _writing(*deeds: Deed) -> Run:
     def run(root: Root, report: Report) -> None:
         with _open(root) as graph:
             _do(graph, deeds, report)
@@ -143,7 +148,7 @@ def _writing(*deeds: Deed) -> Callable[[Root, Report], None]:
     return run
 
 
-def _owning(*deeds: Deed) -> Callable[[Root, Report], None]:
+def _owning(*deeds: Deed) -> Run:
     """A coordinator: takes the line over, writes, hands it back."""
 
     def run(root: Root, report: Report) -> None:
@@ -153,7 +158,7 @@ def _owning(*deeds: Deed) -> Callable[[Root, Report], None]:
     return run
 
 
-def _overtaken(overtake: Callable[[Graph, Report], None], *deeds: Deed) -> Callable[[Root, Report], None]:
+def _overtaken(overtake: Callable[[Graph, Report], None], *deeds: Deed) -> Run:
     """A write that another process overtakes when it is about to put its object."""
 
     def run(root: Root, report: Report) -> None:
@@ -172,17 +177,14 @@ def _overtaken(overtake: Callable[[Graph, Report], None], *deeds: Deed) -> Calla
     return run
 
 
+def _raise_epoch(rival: Graph, report: Report) -> None:
+    """What a recovery in another process does that takes everybody for dead."""
+    take_over(rival._writing, EMBEDDED)
+
+
 def _being_born(root: Root, report: Report) -> None:
     omniray.init(uri_of(root), schema=SCHEMA, storage_options=root.storage_options).close()
-    report("born")
-
-
-def _born_again(store: ObjectStore) -> None:
-    """Create the graph, unless it is there."""
-    try:
-        Graph(store, read_only=True).close()
-    except NotFound:
-        omniray.init(store.uri, schema=SCHEMA, storage_options=store.lance_options).close()
+    report(BORN)
 
 
 def _opening(root: Root, report: Report) -> None:
@@ -194,34 +196,25 @@ def _handing_back(root: Root, report: Report) -> None:
         graph.recover(take_over=True)
 
 
-def _writing_beside_remains(*deeds: Deed) -> Callable[[Root, Report], None]:
-    """A writer that was there before somebody died: it finds what is left at the entry of a write."""
+def _writing_beside_remains(*deeds: Deed) -> Run:
+    """A writer that was there before somebody died: it finds what is left at the entry of its write."""
 
     def run(root: Root, report: Report) -> None:
-        recover = Recoverer.recover
-        Recoverer.recover = lambda self, tip, **_: RecoveryReport()  # type: ignore[method-assign, assignment]
-        with _open(root) as graph:
-            Recoverer.recover = recover  # type: ignore[method-assign]
+        with patch.object(Recoverer, "recover", lambda self, tip: RecoveryReport()):
+            graph = _open(root)
+        with graph:
             _do(graph, deeds, report)
 
     return run
 
 
-def _repairing(actor: str, **how: bool) -> Callable[[Root, Report], None]:
+def _repairing(actor: str, verb: str) -> Run:
     def run(root: Root, report: Report) -> None:
         with _open(root) as graph:
-            graph.repair(actor=actor, **how)  # type: ignore[arg-type]
-        report(actor)
+            graph.repair(actor=actor, adopt=verb == "adopt", discard=verb == "discard")
+            report(actor)
 
     return run
-
-
-def _repaired(actor: str, **how: bool) -> Callable[[ObjectStore], None]:
-    def redo(store: ObjectStore) -> None:
-        with Graph(store, read_only=False) as graph:
-            graph.repair(actor=actor, **how)  # type: ignore[arg-type]
-
-    return redo
 
 
 def _sweeping(root: Root, report: Report) -> None:
@@ -229,30 +222,53 @@ def _sweeping(root: Root, report: Report) -> None:
         graph.sweep(older_than_s=0)
 
 
+# What is done before and after
+
+
+def _healed(store: ObjectStore) -> None:
+    Graph(store, read_only=False).close()
+
+
+def _with_foreign_row(store: ObjectStore) -> None:
+    append(store, "mallory")
+
+
+def _born_again(store: ObjectStore) -> None:
+    """Create the graph, unless it is there."""
+    try:
+        Graph(store, read_only=True).close()
+    except NotFound:
+        omniray.init(store.uri, schema=SCHEMA, storage_options=store.lance_options).close()
+
+
+def _repaired(actor: str, verb: str) -> Callable[[ObjectStore], None]:
+    def redo(store: ObjectStore) -> None:
+        with Graph(store, read_only=False) as graph:
+            graph.repair(actor=actor, adopt=verb == "adopt", discard=verb == "discard")
+            assert graph.repair().found == (), "a repair that was begun again leaves nothing to repair"
+
+    return redo
+
+
 def _swept(store: ObjectStore) -> None:
-    with Graph(store, read_only=False) as graph:
+    with Graph(store, read_only=False) as graph, patch.object(*_ALL_ARE_OLD):
         graph.sweep(older_than_s=0)
+    with Graph(store, read_only=False) as graph:
+        left = [file.path for table in graph.sweep(older_than_s=0, dry_run=True).tables for file in table.orphans]
+        assert left == [], "a sweep that was begun again leaves no orphan"
 
 
-# What there is
+# What there is to be killed
 
-
-def _raise_epoch(rival: Graph, report: Report) -> None:
-    """What a recovery in another process does that takes everybody for dead."""
-    take_over(rival._writing, EMBEDDED)
-
-
-def _unchanged(rows: Rows) -> None:
-    pass
-
-
-def _with_mallory(rows: Rows) -> None:
-    rows["Person"]["mallory"] = 0
-
-
-def _repair_deed(actor: str, effect: Callable[[Rows], None]) -> Deed:
-    return Deed(actor, lambda graph: None, effect)
-
+# Files on S3 are dated by the second: those of the second in which the sweep began would not be old enough.
+_ALL_ARE_OLD: Setting = (sweep.Sweeper, "_dated_us", lambda self, obj: 2**62)
+_FEW_INLINE: Setting = (row_sink, "INLINE_ROWS_MAX", 4)
+_SMALL_BATCHES: Setting = (sweep, "DELETE_FILES", 2)
+_LOOK_AT_ONCE: tuple[Setting, ...] = ((heal, "LOOK_EVERY_S", 0.0), (heal, "SETTLED_S", -NEVER_S))
+_PRUNE_SOON: tuple[Setting, ...] = (
+    (finalise, "PRUNE_OBJECTS", 1),
+    (finalise, "prune", partial(prune, retention_s=-NEVER_S, keep=2)),
+)
 
 INSERTED = insert("w1", "w1@dan", 20)
 LOADED = load(
@@ -261,6 +277,8 @@ LOADED = load(
     cities=["w1@bern"],
     knows={"w1@de": ("w1@dan", "w1@eve"), "w1@da": ("w1@dan", "ann")},
 )
+MERGED = load("w1", mode="merge", people={"bob": 99, "w1@dan": 20}, cities=["oslo", "w1@bern"])
+OVERWRITTEN = load("w1", mode="overwrite", cities=["w1@bern"], knows={"w1@bc": ("bob", "cid")})
 STAGED = load(
     "w1",
     people={f"w1@{n}": n for n in range(20)},
@@ -269,45 +287,68 @@ STAGED = load(
 )
 RIVAL = insert("w0", "w0@rival", 19)
 BURST = (INSERTED, update("w2", "ann", 32), delete("w3", "cid"), load("w4", cities=["w4@bonn"], people={"w4@fay": 4}))
-LATER = load("w2", people={"w2@gil": 1}, cities=["w2@york"])
+LATER = load("later", people={"later@gil": 1}, cities=["later@york"])
+ADOPTED = Deed("repair", lambda graph: None, lambda rows: rows["Person"].update(mallory=0))
+DISCARDED = Deed("repair", lambda graph: None, lambda rows: None)
 
-_INLINE_FEW = ((row_sink, "INLINE_ROWS_MAX", 4),)
-_LOOK_AT_ONCE = ((heal, "LOOK_EVERY_S", 0.0), (heal, "SETTLED_S", -NEVER_S))
-_PRUNE_SOON = (
-    (finalise, "PRUNE_OBJECTS", 1),
-    (finalise, "prune", partial(pruning.prune, retention_s=-NEVER_S, keep=2)),
-)
-# Files on S3 are dated by the second: those of the second in which the sweep began would not be old enough.
-_DATED_LATER = (
-    (sweep.Sweeper, "_dated_us", lambda self, obj: 2**62),
-    (sweep, "DELETE_FILES", 2),
-)
+_BACK = Kill("append", Point.C_BEFORE_PUT)
+_FORWARD = Kill("append", Point.C_AFTER_PUT)
 
-
-def _writer(name: str, *deeds: Deed, settings: tuple[tuple[Any, str, Any], ...] = ()) -> Scenario:
-    return Scenario(name, deeds, _writing(*deeds), settings=settings)
-
-
-def _recovery(name: str, *left: Kill, run: Callable[[Root, Report], None] = _opening, **more: Any) -> Scenario:
-    return Scenario(name, tuple(deed for one in left for deed in _by_name[one.scenario].deeds), run, left=left, **more)
-
-
-def _all() -> Sequence[Scenario]:
-    return ()
-
-
-_WRITERS = (
-    _writer("insert", INSERTED),
-    _writer("update", update("w1", "ann", 31)),
-    _writer("delete", delete("w1", "ann")),
-    _writer("append", LOADED),
-    _writer("merge", load("w1", mode="merge", people={"bob": 99, "w1@dan": 20}, cities=["oslo", "w1@bern"])),
-    _writer("overwrite", load("w1", mode="overwrite", cities=["w1@bern"], knows={"w1@bc": ("bob", "cid")})),
-    _writer("staged", STAGED, settings=_INLINE_FEW),
-    _writer("burst", *BURST),
-    _writer("prune", INSERTED, settings=_PRUNE_SOON),
+_ALL = (
+    Scenario("insert", (INSERTED,), _writing(INSERTED)),
+    Scenario("update", (UPDATED := update("w1", "ann", 31),), _writing(UPDATED)),
+    Scenario("delete", (DELETED := delete("w1", "ann"),), _writing(DELETED)),
+    Scenario("append", (LOADED,), _writing(LOADED)),
+    Scenario("merge", (MERGED,), _writing(MERGED)),
+    Scenario("overwrite", (OVERWRITTEN,), _writing(OVERWRITTEN)),
+    Scenario("staged", (STAGED,), _writing(STAGED), settings=(_FEW_INLINE,)),
+    Scenario("burst", BURST, _writing(*BURST)),
+    Scenario("prune", (INSERTED,), _writing(INSERTED), settings=_PRUNE_SOON),
     Scenario("overtaken", (RIVAL, LOADED), _overtaken(lambda rival, report: _do(rival, (RIVAL,), report), LOADED)),
     Scenario("fenced", (LOADED,), _overtaken(_raise_epoch, LOADED)),
+    Scenario("init", (), _being_born, unborn=True, redo=_born_again),
     Scenario("owner", BURST[:2], _owning(*BURST[:2])),
-    Scenario("init", (), _being_born, base=(), redo=_born_again),
+    Scenario("owner_dead", (LATER,), _writing(LATER), left=(Kill("owner", Point.C_BEFORE_PUT, 2),)),
+    Scenario("owner_replaced", (), _handing_back, left=(Kill("owner", Point.C_AFTER_PUT),)),
+    Scenario("owner_recovers", (LATER,), _owning(LATER), left=(_BACK,)),
+    Scenario("recover_back", (), _opening, left=(_BACK,)),
+    Scenario("recover_forward", (), _opening, left=(_FORWARD,)),
+    Scenario("recover_folded", (), _opening, left=(Kill("append", Point.D_BEFORE_TIDY),)),
+    Scenario("recover_both", (), _opening, left=(Kill("overtaken", Point.C_AFTER_PUT),)),
+    Scenario("recover_lease", (), _opening, left=(Kill("staged", Point.STAGE_AFTER_ROWS),)),
+    Scenario("recover_init", (), _opening, unborn=True, left=(Kill("init", Point.INIT_AFTER_PUT),)),
+    Scenario("recover_again", (), _opening, left=(_BACK, Kill("recover_back", Point.RECOVERY_AFTER_RECORD))),
+    Scenario("recover_in_write", (LATER,), _writing_beside_remains(LATER), left=(_BACK,), settings=_LOOK_AT_ONCE),
+    Scenario(
+        "adopt",
+        (ADOPTED,),
+        _repairing("repair", "adopt"),
+        disturb=_with_foreign_row,
+        redo=_repaired("repair", "adopt"),
+    ),
+    Scenario(
+        "discard",
+        (DISCARDED,),
+        _repairing("repair", "discard"),
+        disturb=_with_foreign_row,
+        redo=_repaired("repair", "discard"),
+    ),
+    Scenario(
+        "discard_taken",
+        (),
+        _repairing("repair", "discard"),
+        left=(Kill("insert", Point.C_AFTER_PUT),),
+        disturb=_with_foreign_row,
+        redo=_repaired("repair", "discard"),
+    ),
+    Scenario(
+        "sweep",
+        (),
+        _sweeping,
+        left=(Kill("staged", Point.STAGE_AFTER_ROWS), _BACK),
+        disturb=_healed,
+        redo=_swept,
+        settings=(_ALL_ARE_OLD, _SMALL_BATCHES),
+    ),
 )
+SCENARIOS = {scenario.name: scenario for scenario in _ALL}

@@ -6,7 +6,7 @@ import lance
 import pytest
 
 import omniray
-from omniray.engine import archive, finalise, manifest
+from omniray.engine import archive, finalise, swap
 from omniray.engine.errors import StorageError
 from omniray.engine.store import ObjectStore, open_store
 from tests.graphs import insert, new_graph, people, reopen
@@ -18,8 +18,8 @@ TABLE = "nodes/Person"
 @pytest.fixture(autouse=True)
 def few_versions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 4)
-    monkeypatch.setattr(manifest, "KEPT_VERSIONS", 4)
-    monkeypatch.setattr(finalise, "TIDY_PINS", 1)
+    monkeypatch.setattr(swap, "KEPT_VERSIONS", 4)
+    monkeypatch.setattr(finalise, "TIDY_FILES", 1)
 
 
 @pytest.fixture

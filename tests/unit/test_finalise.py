@@ -38,7 +38,7 @@ class NoPhaseD:
 
     finalised_through = 0
 
-    def notice(self, landed: object) -> None:
+    def notice(self, landed: object, operation_id: object = None) -> None:
         pass
 
     def refuse_drifted(self, table_keys: object) -> None:
@@ -100,7 +100,7 @@ def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(sto
     foreign = plain(store)
     lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
     assert plain(store).version == pin.version
-    with pytest.raises(TableDrift, match="omniray export") as drift:
+    with pytest.raises(TableDrift, match="'omniray repair' shows") as drift:
         give_final_name(store, PERSON, pin)
     assert drift.value.facts == {"table_key": PERSON, "version": pin.version}
     assert plain(store).read_transaction(pin.version).uuid != pin.transaction
@@ -253,13 +253,15 @@ def test_flush_with_nothing_to_do_returns(parts: Parts) -> None:
 def test_flush_says_what_stood_in_the_way_and_tries_again_the_next_time(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    parts.finaliser.flush()
     with monkeypatch.context() as patch:
         patch.setattr(parts.store, "copy_if_absent", _down)
-        parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
         with pytest.raises(StorageError, match="the store is down"):
             parts.finaliser.flush()
     parts.finaliser.flush()
-    assert plain_names(parts.store) == ["ann"]
+    assert plain_names(parts.store) == ["ann", "bob"]
 
 
 def _down(*_: object) -> Answer:
@@ -272,9 +274,11 @@ def _broken(*_: object) -> Answer:
 
 def test_an_unexpected_error_ends_a_flush_too(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the thread dies of it, and flush and close wait for ever."""
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    parts.finaliser.flush()
     with monkeypatch.context() as patch:
         patch.setattr(parts.store, "copy_if_absent", _broken)
-        parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
         flushing = threading.Thread(target=lambda: _swallow(parts.finaliser.flush), daemon=True)
         flushing.start()
         flushing.join(timeout=10)
@@ -310,7 +314,7 @@ def test_a_writer_that_learnt_of_drift_behind_its_commit_writes_to_that_table_no
         taken.set()
         with pytest.raises(TableDrift):
             parts.finaliser.flush()
-    with pytest.raises(TableDrift, match="omniray export"):
+    with pytest.raises(TableDrift, match="'omniray repair' shows"):
         parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
     parts.writer.commit(Adding(parts.schema, {CITY: ["oslo"]}))
 

@@ -14,7 +14,7 @@ import pytest
 
 import omniray
 from omniray.engine import heal
-from omniray.engine.errors import InvariantViolation
+from omniray.engine.errors import InvariantViolation, LineOwned
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.heal import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
 from omniray.engine.lease import Lease
@@ -25,8 +25,8 @@ from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.store import ObjectStore
 from tests.foreign import append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
-from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staging_names, wounds
-from tests.mortal import bury, crash
+from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staging_names, wounds
+from tests.mortal import crash
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -40,15 +40,8 @@ def store(disk: Root) -> ObjectStore:
 @pytest.fixture
 def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
     """Opens the graph as one more process, which takes every operation's owner for dead."""
-    found: list[Parts] = []
-
-    def open_one(of: ObjectStore = store, **options: Any) -> Parts:
-        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
-        return found[-1]
-
-    yield open_one
-    for parts in found:
-        bury(parts)
+    with processes_on(store) as open_one:
+        yield open_one
 
 
 # What is found, and what is done about it
@@ -338,7 +331,7 @@ def test_a_branch_whose_coordinator_is_gone_for_good_is_handed_back_on_demand(
     owner = str(Incarnation.new("ray://here"))
     take_over(opened(owner=owner).tip, owner)
     with omniray.open(store.uri) as graph:
-        with pytest.raises(omniray.LineOwned, match="ray://here"):
+        with pytest.raises(LineOwned, match="ray://here"):
             insert(graph, "ann")
         graph.recover(take_over=True)
         insert(graph, "ann")

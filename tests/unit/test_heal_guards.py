@@ -1,4 +1,4 @@
-"""The guards of recovery, each with a twin that lacks it: `wounds` finds nothing with all of them, and something then."""
+"""The guards of recovery, each with a twin that lacks it: with all of them nothing is wrong, and then something is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from omniray.engine.store import ObjectStore
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, create_store, parts_of
-from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staging_names, wounds
+from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names, wounds
 from tests.mortal import Crashed, bury, mortal
 from tests.stores import Root
 
@@ -37,15 +37,8 @@ def store(disk: Root) -> ObjectStore:
 @pytest.fixture
 def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
     """Opens the graph as one more process, which takes every operation's owner for dead."""
-    found: list[Parts] = []
-
-    def open_one(of: ObjectStore = store, **options: Any) -> Parts:
-        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
-        return found[-1]
-
-    yield open_one
-    for parts in found:
-        bury(parts)
+    with processes_on(store) as open_one:
+        yield open_one
 
 
 def _decide_without_raising(operation: Any, classes: Any, decide: Any = heal.decide) -> Decision:
@@ -53,14 +46,11 @@ def _decide_without_raising(operation: Any, classes: Any, decide: Any = heal.dec
     return Decision.ROLL_BACK if decision is Decision.RAISE_FIRST else decision
 
 
-def _decide_by_the_look_before_the_raise(
-    self: Recoverer, tip: Any, sidecars: Any, examine: Any = Recoverer._examine, looked: dict[int, Any] | None = None
-) -> Any:
-    cases = examine(self, tip, sidecars)
-    if any(case.decision is Decision.RAISE_FIRST for case in cases):
-        self.__dict__["stale"] = [replace(case, decision=Decision.ROLL_BACK) for case in cases]
-        return cases
-    return self.__dict__.pop("stale", cases)
+def _decide_by_the_look_before_the_raise(self: Any, tip: Any, sidecars: Any, examine: Any = Recoverer._examine) -> Any:
+    if hasattr(self, "seen_before"):
+        return [replace(case, decision=Decision.ROLL_BACK) for case in self.seen_before]
+    self.seen_before = examine(self, tip, sidecars)
+    return self.seen_before
 
 
 def in_flight(store: ObjectStore) -> CommitObject:

@@ -13,6 +13,7 @@ from omniray.engine.errors import FormatMismatch, InvariantViolation
 from omniray.engine.line import (
     EMBEDDED,
     FORMAT,
+    AcceptedSchema,
     Answer,
     Commit,
     CommitObject,
@@ -224,7 +225,11 @@ def test_a_version_that_came_out_wrong_is_explained_by_the_line_or_is_drift(
 texts = st.text(max_size=8)
 numbers = st.integers(0, 2**63 - 1)
 pins = st.builds(Pin, numbers, texts, numbers, numbers, texts, st.none() | texts)
-commits = st.builds(Commit, texts, texts, texts, numbers, st.lists(texts, max_size=3).map(tuple), texts, texts)
+commits = st.builds(
+    Commit, texts, texts, texts, numbers, st.lists(texts, max_size=3).map(tuple), texts, texts, numbers, numbers, numbers
+)
+outcomes = st.dictionaries(texts, texts, max_size=3)
+recoveries = st.builds(Recovery, texts, texts, texts, texts, outcomes, numbers, texts)
 objects = st.builds(
     CommitObject,
     seq=numbers,
@@ -234,9 +239,11 @@ objects = st.builds(
     owner=texts,
     pins=st.dictionaries(texts, pins, max_size=3),
     commits=st.lists(commits, max_size=2).map(tuple),
-    recoveries=st.lists(st.builds(Recovery, texts, texts), max_size=2).map(tuple),
+    recoveries=st.lists(recoveries, max_size=2).map(tuple),
     finalised_through=numbers,
     head=texts,
+    swept_before_us=numbers,
+    schema=st.none() | st.builds(AcceptedSchema, texts, texts, numbers, texts),
 )
 
 

@@ -28,6 +28,8 @@ from omniray.engine.recovery import TableClass
 from omniray.engine.repair import DISCARDED, KIND, RepairReport
 from omniray.engine.schema import ID
 from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.sweep import Kind, kind_of
+from omniray.engine.tables import final_name
 from omniray.engine.tip import Tip
 from tests.foreign import (
     FOREIGN,
@@ -186,15 +188,29 @@ def test_a_process_that_looked_at_the_foreign_rows_reads_the_acknowledged_ones_a
     append(parts.store, "mallory")
     repair_of(parts).discard()
     assert parts.rows() == ["ann", "bob", "dan"]
+    pin = parts.newest().pins[PERSON]
+    assert parts.cache.open(PERSON, pin).dataset.read_transaction(pin.version).uuid == pin.transaction
 
 
-def test_the_foreign_manifest_is_kept_aside_and_its_rows_can_be_told(parts: Parts) -> None:
+def test_a_pinned_version_without_its_final_name_gets_it_before_it_is_brought_back(parts: Parts) -> None:
+    pin = commit_and_die(parts.store, "dan").newest().pins[PERSON]
+    assert pin.staging is not None
+    parts.store.copy(pin.staging, final_name(pin.staging))
+    append(parts.store, "mallory")
+    parts.store.delete(final_name(pin.staging))
+    repair_of(parts).discard()
+    check_healthy(parts.store, ["ann", "bob", "dan"])
+
+
+def test_the_foreign_manifest_is_kept_aside_and_the_sweep_knows_its_files(parts: Parts) -> None:
     taken(parts.store, beyond=False)
+    files = {file.path for fragment in plain(parts.store).get_fragments() for file in fragment.data_files()}
     version = plain(parts.store).version
     foreign = parts.store.get(f"{PEOPLE}/_versions/{SEQ_MAX - version:020}.manifest")
     (path,) = repair_of(parts).discard().aside
     assert parts.store.get(path) == foreign
-    assert path.startswith(f"{PEOPLE}/_aside/{SEQ_MAX - version:020}-")
+    assert kind_of(PEOPLE, path) is Kind.MANIFEST
+    assert parts.storage.references(PEOPLE, path) >= {f"data/{file}" for file in files}
 
 
 def test_giving_names_back_is_recorded_in_the_line(parts: Parts) -> None:
@@ -230,13 +246,16 @@ def test_a_foreign_manifest_that_was_moved_to_the_history_is_set_aside_there(par
     assert len(list(store.names(f"{PEOPLE}/_aside"))) == 1
 
 
-def test_a_name_is_not_overwritten_when_the_pinned_manifest_is_gone(parts: Parts) -> None:
+@pytest.mark.parametrize("spoil", [lambda store, path: store.delete(path), lambda store, path: store.put(path, b"?")])
+def test_a_name_is_not_overwritten_when_the_pinned_manifest_is_gone(
+    parts: Parts, spoil: Callable[[ObjectStore, str], None]
+) -> None:
     store = parts.store
     dead = commit_and_die(store, "dan")
     append(store, "mallory")
     staging = dead.newest().pins[PERSON].staging
     assert staging is not None
-    store.delete(staging)
+    spoil(store, staging)
     with pytest.raises(InvariantViolation, match="from a backup"):
         repair_of(parts).discard()
     assert plain_ids(store) == ["ann", "bob", "mallory"]
@@ -362,6 +381,20 @@ def test_rows_are_judged_again_when_the_graph_moved_meanwhile(parts: Parts) -> N
         pytest.raises(ConstraintViolation, match="dst 'bob' not found"),
     ):
         repair_of(parts).adopt([KNOWS])
+
+
+def test_what_a_foreign_writer_adds_meanwhile_is_judged_and_adopted_too(parts: Parts) -> None:
+    append(parts.store, "mallory")
+    other = parts_of(parts.store)
+
+    def write_on() -> None:
+        append(parts.store, "mike")
+        _add(other, CITY, "rome")
+
+    with armed({Point.REPAIR_BEFORE_PUT: Action(write_on, nth=1)}):
+        repair_of(parts).adopt()
+    other.close()
+    check_healthy(parts.store, ["ann", "bob", "mallory", "mike"])
 
 
 def test_somebody_else_s_repair_leaves_nothing_to_do(parts: Parts) -> None:

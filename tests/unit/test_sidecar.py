@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -14,14 +16,14 @@ from omniray.engine import manifest
 from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
 from omniray.engine.failpoints import Point
 from omniray.engine.heal import SETTLED_S
-from omniray.engine.line import CommitObject
-from omniray.engine.sidecar import FOLDER, Sidecar
+from omniray.engine.line import EMBEDDED, CommitObject
+from omniray.engine.process import Process
+from omniray.engine.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.store import ObjectStore
 from omniray.engine.writer import Writer
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import Parts, create_store, parts_of
-from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staging_names
-from tests.mortal import bury
+from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -36,15 +38,87 @@ def store(disk: Root) -> ObjectStore:
 @pytest.fixture
 def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
     """Opens the graph as one more process, which takes every operation's owner for dead."""
-    found: list[Parts] = []
+    with processes_on(store) as open_one:
+        yield open_one
 
-    def open_one(of: ObjectStore = store, **options: Any) -> Parts:
-        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
-        return found[-1]
 
-    yield open_one
-    for parts in found:
-        bury(parts)
+ONE = Sidecar(
+    operation_id="01J00000000000000000000001",
+    kind="Load",
+    branch="main~00000000000000000000000000",
+    epoch=7,
+    owner=EMBEDDED,
+    process=Process("host", 17, "4711"),
+    created_at_us=1_700_000_000_000_000,
+    intents=(SidecarIntent("01J00000000000000000000002", "ann"), SidecarIntent("01J00000000000000000000003", "bob")),
+    tables=(SidecarTable("node:Person", "nodes/Person", 3, "transaction", files=("a.lance", "b.lance")),),
+)
+
+
+def test_a_sidecar_is_json_that_says_who_is_about_to_do_what(store: ObjectStore) -> None:
+    Sidecars(store).put(ONE)
+    data = store.get(f"{FOLDER}/{ONE.operation_id}.json")
+    assert data is not None
+    assert json.loads(data) == {
+        "operation_id": ONE.operation_id,
+        "kind": "Load",
+        "branch": "main~00000000000000000000000000",
+        "epoch": 7,
+        "owner": "embedded",
+        "process": {"host": "host", "pid": 17, "started": "4711"},
+        "created_at_us": 1_700_000_000_000_000,
+        "intents": [
+            {"commit_id": "01J00000000000000000000002", "actor": "ann"},
+            {"commit_id": "01J00000000000000000000003", "actor": "bob"},
+        ],
+        "tables": [
+            {
+                "table_key": "node:Person",
+                "table_path": "nodes/Person",
+                "expected_version": 3,
+                "transaction_uuid": "transaction",
+                "table_branch": "",
+                "files": ["a.lance", "b.lance"],
+            }
+        ],
+        "format": 1,
+    }
+    assert Sidecars(store).read(ONE.operation_id) == ONE
+
+
+def test_a_sidecar_names_its_actors_once_each() -> None:
+    again = replace(ONE, intents=(*ONE.intents, SidecarIntent("01J00000000000000000000004", "ann")))
+    assert again.actor == "ann, bob"
+    assert str(again) == f"Load {ONE.operation_id} of process 17 on host on node:Person"
+
+
+def test_sidecars_are_listed_oldest_first_and_nothing_else_is(store: ObjectStore) -> None:
+    sidecars = Sidecars(store)
+    assert sidecars.listed() == []
+    names = ["01J00000000000000000000009", "01J00000000000000000000001"]
+    for name in names:
+        sidecars.put(replace(ONE, operation_id=name))
+    for stranger in (
+        "notes.txt",
+        "a.json",
+        "01J0000000000000000000000U.json",
+        f"deeper/{names[0]}.json",
+    ):
+        store.put(f"{FOLDER}/{stranger}", b"")
+    assert sidecars.listed() == sorted(names)
+    assert [one.operation_id for one in sidecars.read_all(sidecars.listed())] == sorted(names)
+
+
+def test_a_sidecar_is_read_once_and_forgotten_when_it_is_gone(store: ObjectStore) -> None:
+    watched = FaultyStore(store)
+    sidecars = Sidecars(cast(ObjectStore, watched))
+    sidecars.put(ONE)
+    for _ in range(3):
+        assert sidecars.read_all(sidecars.listed()) == [ONE]
+    assert [call.method for call in watched.calls].count("get") == 1
+    sidecars.delete([ONE.operation_id])
+    assert sidecars.listed() == []
+    assert sidecars.read(ONE.operation_id) is None
 
 
 # The faults of sidecar I/O

@@ -26,6 +26,7 @@ from omniray.engine.tables import (
     StagedChange,
     StagedVersion,
     Table,
+    TableBirth,
     TableStorage,
     VersionTaken,
 )
@@ -46,8 +47,22 @@ def storage(store: ObjectStore) -> TableStorage:
 
 
 @pytest.fixture
-def table(storage: TableStorage) -> Table:
-    return storage.create(PERSON)
+def table(storage: TableStorage, store: ObjectStore) -> Table:
+    return born(storage, store)
+
+
+def born(storage: TableStorage, store: ObjectStore) -> Table:
+    """A new table as everybody sees it."""
+    birth = staged_birth(storage, store)
+    give_final_name(store, PERSON.table_key, Pin(1, birth.transaction, 1, 0, staging=birth.staging))
+    return storage.open(PERSON, 1, birth.transaction, 0)
+
+
+def staged_birth(storage: TableStorage, store: ObjectStore) -> TableBirth:
+    birth = storage.birth_of(PERSON)
+    for path, data in birth.files.items():
+        store.put(path, data)
+    return birth
 
 
 def people(*ids: str, age: int = 0) -> pa.Table:
@@ -134,7 +149,7 @@ def test_versions_are_staged_on_top_of_staged_ones(storage: TableStorage, store:
 def test_a_staged_version_on_s3_is_invisible_too(s3: Root) -> None:
     store = open_store(f"{s3.uri}/graph", s3.storage_options)
     storage = TableStorage(store)
-    table = storage.create(PERSON)
+    table = born(storage, store)
     staged = commit(storage, table, storage.stage_append(table, people("ann")))
     reader = lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)
     assert (reader.version, ids(staged.table)) == (1, ["ann"])
@@ -143,6 +158,29 @@ def test_a_staged_version_on_s3_is_invisible_too(s3: Root) -> None:
     assert ids(lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)) == ["ann"]
     again = TableStorage(store).open(PERSON, 2, staged.transaction, 1)
     assert ids(again) == ["ann"]
+
+
+# Birth
+
+
+def test_a_table_whose_birth_is_staged_is_seen_by_nobody_and_empty_once_it_has_its_final_name(
+    storage: TableStorage, store: ObjectStore
+) -> None:
+    birth = staged_birth(storage, store)
+    with pytest.raises(ValueError, match="not found"):
+        plain(storage)
+    with pytest.raises(StorageError):
+        storage.open(PERSON, 1, birth.transaction, 0)
+    give_final_name(store, PERSON.table_key, Pin(1, birth.transaction, 1, 0, staging=birth.staging))
+    assert (plain(storage).version, ids(plain(storage))) == (1, [])
+    assert plain(storage).read_transaction(1).uuid == birth.transaction
+    assert plain(storage).schema == PERSON.arrow
+
+
+def test_two_births_of_one_table_share_no_name(storage: TableStorage) -> None:
+    one, other = storage.birth_of(PERSON), storage.birth_of(PERSON)
+    assert one.files.keys() & other.files.keys() == set()
+    assert one.transaction != other.transaction
 
 
 # Somebody else's versions
@@ -173,7 +211,7 @@ def test_two_attempts_at_one_version_do_not_see_each_other(
     loser = commit(other, other.open(PERSON, 1, "", 0), other.stage_append(table, people("loser")), "l")
     assert winner.version == loser.version == 2
     finalise(store, winner)
-    other.discard(loser)
+    store.delete_all(other.staged_for_itself(loser))
     assert ids(other.open(PERSON, 2, winner.transaction, 1)) == ["winner"]
     assert ids(plain(storage)) == ["winner"]
 
@@ -184,15 +222,18 @@ def test_a_lost_attempt_s_files_are_deleted(storage: TableStorage, store: Object
     before = files_below(store.uri)
     lost = commit(storage, kept.table, storage.stage_merge(kept.table, people("ann", "bob"), at(kept.table, "ann")))
     assert files_below(store.uri) != before
-    storage.discard(lost)
+    store.delete_all(storage.staged_for_itself(lost))
     left = set(files_below(store.uri)) - set(before)
     assert {Path(path).parent.name for path in left} <= {"_transactions"}, "a small transaction file is the sweep's"
     assert ids(plain(storage)) == ["ann"]
 
 
-def test_rows_that_an_intent_brought_along_survive_a_lost_attempt(storage: TableStorage, table: Table) -> None:
+def test_rows_that_an_intent_brought_along_survive_a_lost_attempt(
+    storage: TableStorage, store: ObjectStore, table: Table
+) -> None:
     staged = storage.stage_rows(table, people("ann"))
-    storage.discard(commit(storage, table, storage.stage_append(table, staged)))
+    lost = commit(storage, table, storage.stage_append(table, staged))
+    store.delete_all(storage.staged_for_itself(lost))
     again = commit(storage, table, storage.stage_append(table, staged), "again")
     assert ids(again.table) == ["ann"]
     storage.forget_rows(PERSON, staged)

@@ -1,4 +1,4 @@
-"""The embedded writer: who loses, who is asked again, and what becomes of a write whose answer is lost."""
+"""The writer: who loses, who is asked again, and what becomes of a write whose answer is lost."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pyarrow as pa
 import pytest
 
 from bench.s3server import Fault, S3Server, running_server
-from omniray.engine import writer as writer_module
+from omniray.engine import tip as tip_module
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import (
     ConstraintViolation,
     ExpectedVersionMismatch,
     FormatMismatch,
-    LineOwned,
     NotFound,
     OmnirayError,
     OutcomeUnknown,
@@ -27,9 +26,11 @@ from omniray.engine.errors import (
     TableDrift,
 )
 from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, encode, follow
+from omniray.engine.owner import take_over
 from omniray.engine.state import PinnedState
 from omniray.engine.store import ObjectStore
-from omniray.engine.writer import COMMIT_TIMEOUT_S, RETENTION_S, UNCLEAR_TIMEOUT_S
+from omniray.engine.tip import RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
+from omniray.engine.writer import COMMIT_TIMEOUT_S
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, files_below, parts_of
 from tests.stores import Root
 
@@ -245,40 +246,45 @@ def test_a_version_of_an_unknown_table_is_not_found(opened: Callable[[], Parts])
         add(opened(), "bob", expected_versions={"node:Nobody": 1})
 
 
-# Owners
+# Raised epochs
 
 
-def change_owner(parts: Parts, owner: str) -> None:
-    newest = parts.newest()
-    next_object = follow(newest, op_id=f"op-{owner}", changed={}, commits=(), finalised_through=0)
-    taken = replace(next_object, epoch=newest.epoch + 1, owner=owner)
-    assert CommitLog(parts.store, parts.log.branch).put(taken) is Answer.CREATED
+def raise_epoch(parts: Parts) -> None:
+    """What a recovery does before it discards anything."""
+    take_over(Tip(CommitLog(parts.store, parts.log.branch), parts.manifest, parts.newest()), EMBEDDED)
 
 
-def test_an_embedded_writer_is_told_who_owns_the_line(opened: Callable[[], Parts]) -> None:
+def test_a_writer_whose_line_was_raised_before_its_put_rejoins_and_its_caller_notices_nothing(
+    opened: Callable[[], Parts],
+) -> None:
     parts = opened()
-    change_owner(parts, "publisher@host:6379")
-    with pytest.raises(LineOwned, match="publisher@host:6379") as refusal:
-        add(parts, "ann")
-    assert refusal.value.facts == {"owner": "publisher@host:6379", "epoch": 2}
-    assert parts.rows() == []
-
-
-def test_an_embedded_writer_writes_again_once_the_line_was_handed_back(opened: Callable[[], Parts]) -> None:
-    parts = opened()
-    change_owner(parts, "publisher")
-    with pytest.raises(LineOwned):
-        add(parts, "ann")
-    change_owner(parts, EMBEDDED)
-    add(parts, "ann")
-    assert (parts.rows(), parts.newest().epoch) == (["ann"], 3)
-
-
-def test_a_writer_that_was_fenced_by_a_raise_rejoins(opened: Callable[[], Parts]) -> None:
-    parts = opened()
-    change_owner(parts, EMBEDDED)
-    add(parts, "ann")
+    raise_epoch(parts)
+    intent = add(parts, "ann")
     assert (parts.rows(), parts.newest().epoch) == (["ann"], 2)
+    assert parts.commit_ids() == [intent.commit_id]
+    assert len(intent.judged) == 1, "no table has moved"
+
+
+def test_a_writer_that_is_fenced_between_its_staging_and_its_put_begins_a_new_operation(
+    opened: Callable[[], Parts],
+) -> None:
+    """What the fenced attempt had announced may be recorded as rolled back: its id must not come again."""
+    parts, other = opened(), opened()
+    attempts: list[str] = []
+    put = parts.log.put
+
+    def fenced_once(obj: CommitObject) -> Answer:
+        attempts.append(obj.op_id)
+        if len(attempts) == 1:
+            assert parts.sidecars.listed() == attempts, "the sidecar is there before the put"
+            raise_epoch(other)
+        return put(obj)
+
+    parts.log.put = fenced_once  # type: ignore[method-assign]
+    add(parts, "ann")
+    assert len(set(attempts)) == 2
+    assert [obj.op_id for obj in parts.line()][2:] == attempts[1:]
+    assert parts.sidecars.listed() == attempts[1:], "the lost attempt's own sidecar is gone"
 
 
 # Foreign writers and other formats
@@ -290,7 +296,7 @@ def test_a_foreign_commit_stops_the_write_and_names_repair(opened: Callable[[], 
     before = files_below(f"{store.uri}/__commits")
     lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="append")
     data = files_below(f"{uri}/data")
-    with pytest.raises(TableDrift, match="omniray export") as drift:
+    with pytest.raises(TableDrift, match="'omniray repair' shows") as drift:
         add(parts, "ann")
     assert drift.value.facts == {"table_key": PERSON, "expected": 2}
     assert files_below(f"{store.uri}/__commits") == before
@@ -346,37 +352,6 @@ def test_an_unclear_answer_is_cleared_up_by_reading_and_the_write_lands_once(
     assert parts.rows() == ["ann"]
     assert parts.commit_ids() == [intent.commit_id]
     assert len(intent.judged) == 1
-
-
-def test_our_own_success_that_comes_back_as_a_refusal_is_a_success(opened: Callable[[], Parts]) -> None:
-    parts = opened()
-    answering(parts, Answer.REFUSED, apply=True)
-    intent = add(parts, "ann")
-    assert (parts.rows(), parts.commit_ids()) == (["ann"], [intent.commit_id])
-
-
-def test_an_unclear_answer_to_a_put_that_lost_is_a_loss(opened: Callable[[], Parts]) -> None:
-    slow, fast = opened(), opened()
-    add(fast, "ann")
-    answering(slow, Answer.UNCLEAR, apply=False)
-    add(slow, "bob")
-    assert slow.rows() == ["ann", "bob"]
-
-
-def test_a_clear_refusal_of_the_first_put_is_told_at_once(opened: Callable[[], Parts]) -> None:
-    parts = opened()
-    answering(parts, StorageError("access denied"), apply=False)
-    with pytest.raises(StorageError, match="access denied") as refusal:
-        add(parts, "ann")
-    assert not isinstance(refusal.value, OutcomeUnknown)
-    assert parts.clock.slept_s == []
-
-
-def test_a_clear_refusal_after_an_unclear_answer_clears_nothing_up(opened: Callable[[], Parts]) -> None:
-    parts = opened()
-    answering(parts, Answer.UNCLEAR, StorageError("access denied"), apply=False)
-    intent = add(parts, "ann")
-    assert parts.commit_ids() == [intent.commit_id]
 
 
 @pytest.mark.parametrize("apply", [True, False], ids=["it had landed", "it had not landed"])
@@ -461,17 +436,10 @@ def test_a_sleeper_does_not_believe_a_put_of_a_number_that_was_pruned(
 
 def test_the_sleeper_s_test_can_fail(opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: a sleeper that believes its put answers 'committed' for a write that is not in the line."""
-    monkeypatch.setattr(writer_module, "believable", lambda elapsed_s, retention_s: True)
+    monkeypatch.setattr(tip_module, "believable", lambda elapsed_s, retention_s: True)
     sleeper = slept(opened)
     sleeper.writer.commit(Adding(sleeper.schema, {CITY: ["late"]}))
     assert opened().rows(CITY) == []
-
-
-def test_a_sleeper_whose_put_is_in_the_line_is_answered_so(opened: Callable[[], Parts]) -> None:
-    sleeper = opened()
-    sleeper.clock.now_s += RETENTION_S
-    intent = add(sleeper, "ann")
-    assert (sleeper.commit_ids(), len(intent.judged)) == ([intent.commit_id], 1)
 
 
 # Threads
@@ -497,32 +465,6 @@ def test_a_write_over_several_tables_is_one_object(opened: Callable[[], Parts]) 
     assert result.versions == {PERSON: 2, CITY: 2}
     assert newest.commits[0].tables == (CITY, PERSON)
     assert newest.commits[0].actor == "ann"
-
-
-def test_a_refusal_that_hides_a_success_is_a_success(opened: Callable[[], Parts]) -> None:
-    """The SDK lost the answer, tried again with a token that had expired, and told of the second try alone."""
-    parts = opened()
-    put = parts.log.put
-
-    def refused_after(obj: CommitObject) -> Answer:
-        put(obj)
-        raise StorageError("the session token has expired")
-
-    parts.log.put = refused_after  # type: ignore[method-assign]
-    add(parts, "ann")
-    assert parts.rows() == ["ann"]
-
-
-def test_a_clear_refusal_is_told_at_once(opened: Callable[[], Parts]) -> None:
-    parts = opened()
-
-    def refused(obj: CommitObject) -> Answer:
-        raise StorageError("access denied")
-
-    parts.log.put = refused  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="access denied"):
-        add(parts, "ann")
-    assert parts.clock.slept_s == []
 
 
 def test_the_history_does_not_go_back_in_time_when_a_clock_does(
