@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck unit bench-engine clean
+.PHONY: help venv demo test lint format typecheck unit torture bench-engine clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ typecheck: $(STAMP)  ## mypy, strict
 
 unit: $(STAMP)  ## pytest with the engine's coverage
 	$(PY) -m pytest -n $(JOBS) --timeout 180 --cov --cov-report=term $(ARGS)
+
+torture: $(STAMP)  ## the long forms of the tests: every kill, every fault, long random runs; takes an hour or so
+	OMNIRAY_TORTURE=1 OMNIRAY_RACES=50 $(PY) -m pytest -n $(JOBS) tests/recovery tests/faults tests/model tests/processes $(ARGS)
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(PY) -m ruff check --fix .

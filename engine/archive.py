@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from omniray.engine.line import SEQ_MAX
 from omniray.engine.store import ObjectStore
+from omniray.engine.version_names import history_path
 
 KEPT_VERSIONS = 8
 _SUFFIX = ".manifest"
@@ -19,11 +20,6 @@ _SUFFIX = ".manifest"
 def is_due(version: int, every: int = 0) -> bool:
     """Whether a table that reached this version should be tidied: now and then, so that one listing serves many."""
     return version % (every or KEPT_VERSIONS) == 0
-
-
-def history_path(table_path: str, version: int) -> str:
-    """Where the manifest of an old version lies."""
-    return f"{table_path}/_history/{SEQ_MAX - version:020}{_SUFFIX}"
 
 
 def archive(store: ObjectStore, table_path: str) -> None:

@@ -104,7 +104,7 @@ def _prove(store: ObjectStore) -> None:
     store.delete_empty_folders(PROBE)
     if Answer.UNCLEAR in (*answers, second):
         raise StorageError(f"{store.uri} gives no clear answers to conditional puts; try again")
-    if answers != [Answer.CREATED] * 2 or second is not Answer.REFUSED or kept != b"1":
+    if second is not Answer.REFUSED or kept != b"1":  # a first refusal would be our own put's, whose answer got lost
         raise StorageError(f"{store.uri} does not honour put-if-absent (If-None-Match: *); a graph can't live on it")
     if first is None or not low.endswith(first):
         raise StorageError(f"{store.uri} does not list names in order; a graph can't live on it")

@@ -20,7 +20,7 @@ from omniray.engine.line import CommitObject, Pin
 from omniray.engine.recovery import FinalName, TableClass, TableFacts, classify
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import TableStorage, VersionFacts
+from omniray.engine.versions import VersionFacts, VersionReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,11 @@ def _facts(store: ObjectStore, pin: Pin, head: int, unfinished: Sequence[Unfinis
     return TableFacts(pin.version, head, name, has_staging_name=pin.staging is not None)
 
 
-def describe(storage: TableStorage, table: DriftedTable) -> Drift:
+def describe(versions: VersionReader, table: DriftedTable) -> Drift:
     """Read what the foreign versions of a table did."""
-    newest = storage.open_foreign(table.type, table.head or table.foreign_versions[0])
+    newest = versions.open_foreign(table.type, table.head or table.foreign_versions[0])
     numbers = sorted({number for version in table.foreign_versions for number in (version - 1, version)})
-    facts = {one.version: one for one in storage.describe_versions(newest, numbers)}
+    facts = {one.version: one for one in versions.describe(newest, numbers)}
     foreign = (_foreign(table.type, facts, version) for version in table.foreign_versions if version in facts)
     return Drift(table.table_key, table.kind, table.pin.version, table.head, table.commits_at_stake, tuple(foreign))
 

@@ -27,7 +27,7 @@ from omniray.engine.recovery import FinalName
 from omniray.engine.schema_files import put_schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import final_name
+from omniray.engine.version_names import final_name, history_path, transaction_mark
 
 log = logging.getLogger("omniray")
 
@@ -41,11 +41,6 @@ UNCLEAR_TRIES_MAX = 8
 WAIT_FOR_FINAL_S = 5.0
 
 
-def transaction_mark(pin: Pin) -> bytes:
-    """The bytes in a manifest that tell whose it is: the name of its transaction file."""
-    return f"{pin.version - 1}-{pin.transaction}.txn".encode()
-
-
 def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
     """What the final name of a version holds; one that was final so long ago that it was moved to the history is ours.
 
@@ -55,7 +50,7 @@ def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
         return FinalName.OURS
     final = final_name(pin.staging)
     table_path = final.partition("/_versions/")[0]
-    found = store.get(final) or store.get(archive.history_path(table_path, pin.version))
+    found = store.get(final) or store.get(history_path(table_path, pin.version))
     if found is None:
         return FinalName.ABSENT
     return FinalName.OURS if transaction_mark(pin) in found else FinalName.FOREIGN

@@ -283,7 +283,7 @@ class Graph:
             raise InputError(f"files older than {older_than_s} s: give 0 or more")
         self._finaliser.flush()
         self._finaliser.tidy()  # or the sidecars of this handle's own writes would spare their tables
-        sweeper = Sweeper(self._store, self._log, self._manifest, self._storage, self._finaliser, self._schema)
+        sweeper = Sweeper(self._store, self._log, self._manifest, self._finaliser, self._schema)
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def outcome(self, txn_id: str) -> Outcome:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from ulid import ULID
@@ -111,10 +111,10 @@ class Recoverer:
         sidecars = [s for s in found if s.operation_id not in left]
         if not sidecars:
             return RecoveryReport(left=left)
-        cases = self._examine(tip, sidecars)
+        cases = self._examine(tip, sidecars, wanted)
         if any(case.decision is Decision.RAISE_FIRST for case in cases):
             self._raise_epoch(tip, max(s.epoch for s in sidecars))
-            cases = self._examine(tip, sidecars)
+            cases = self._examine(tip, sidecars, wanted)
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
@@ -124,13 +124,13 @@ class Recoverer:
 
     # Observe
 
-    def _examine(self, tip: Tip, sidecars: Sequence[Sidecar]) -> list[_Case]:
+    def _examine(self, tip: Tip, sidecars: Sequence[Sidecar], wanted: Set[str]) -> list[_Case]:
         """HEAD is read before the line, so that only a foreign writer can be ahead of what the line then pins."""
         tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
         heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
         newest = tip.refresh()
         facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
-        return [self._case(sidecar, newest, facts) for sidecar in sidecars]
+        return [self._case(sidecar, newest, facts, wanted) for sidecar in sidecars]
 
     def _observe_table(self, newest: CommitObject, table_key: str, head: int) -> TableFacts:
         """Names are looked for as final, staging, then final again, since Phase D may run meanwhile."""
@@ -141,7 +141,7 @@ class Recoverer:
         has_staging_name = self._store.get(pin.staging) is not None
         return TableFacts(pin.version, head, observe_final_name(self._store, pin), has_staging_name)
 
-    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts]) -> _Case:
+    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], wanted: Set[str]) -> _Case:
         named = self._is_named(sidecar, newest)
         epoch = epoch_of(sidecar.epoch, newest.epoch)
         operation = OperationFacts(
@@ -149,11 +149,14 @@ class Recoverer:
             gone=True,
             epoch=epoch,
             may_put=newest.owner == self._owner,
-            own=self._owner != EMBEDDED and (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner),
+            own=self._owns(sidecar, newest) and sidecar.operation_id not in wanted,
             staging_only=sidecar.kind == STAGING,
         )
         classes = {t.table_key: classify(named, facts[t.table_key]) for t in sidecar.tables if t.table_key in facts}
         return _Case(sidecar, decide(operation, classes.values()), classes)
+
+    def _owns(self, sidecar: Sidecar, newest: CommitObject) -> bool:
+        return self._owner != EMBEDDED and (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
 
     def _is_named(self, sidecar: Sidecar, newest: CommitObject) -> bool:
         """Whether this very operation is in the line or the lineage; another attempt of the same write is not it."""

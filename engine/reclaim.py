@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import hashlib
 
-from omniray.engine.archive import history_path
 from omniray.engine.drift import DriftedTable
 from omniray.engine.errors import InvariantViolation, StorageError
 from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import give_final_name, transaction_mark
+from omniray.engine.finalise import give_final_name
 from omniray.engine.line import SEQ_MAX, Answer, Pin
 from omniray.engine.schema import ElementType
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import final_path
+from omniray.engine.version_names import final_path, history_path, transaction_mark
 
 
 def reclaim(store: ObjectStore, table: DriftedTable) -> list[str]:

@@ -34,6 +34,7 @@ from omniray.engine.state import PinnedState, TableCache, moved
 from omniray.engine.store import ObjectStore
 from omniray.engine.tables import StagedVersion, Table, TableStorage, VersionTaken
 from omniray.engine.tip import Tip
+from omniray.engine.versions import VersionReader
 
 log = logging.getLogger("omniray")
 
@@ -70,11 +71,12 @@ class Repair:
     ) -> None:
         self._store, self._schema, self._log, self._tip = store, schema, commit_log, tip
         self._storage, self._cache, self._finaliser, self._sidecars = storage, cache, finaliser, sidecars
+        self._versions = VersionReader(store)
         self._owner = owner
 
     def inspect(self, tables: Sequence[str] | None = None) -> tuple[Drift, ...]:
         """What foreign writers did to these tables, or to any; nothing is written."""
-        return tuple(describe(self._storage, table) for table in self._sight(tables).drifted)
+        return tuple(describe(self._versions, table) for table in self._sight(tables).drifted)
 
     def discard(self, tables: Sequence[str] | None = None, *, actor: str = "") -> RepairReport:
         """Make the tables hold what the graph acknowledged, whatever was written behind its back."""
@@ -165,13 +167,13 @@ class Repair:
 
     def _stage_pinned(self, table: DriftedTable, transaction: str) -> StagedVersion:
         give_final_name(self._store, table.table_key, table.pin)
-        newest = self._storage.open_foreign(table.type, table.head)
+        newest = self._versions.open_foreign(table.type, table.head)
         return self._storage.commit_restored(newest, table.pin.version, table.pin.rows, transaction)
 
     # Adopting
 
     def _judge(self, seen: Sighting) -> _Judged:
-        foreign = {t.table_key: self._storage.open_foreign(t.type, t.head) for t in seen.drifted}
+        foreign = {t.table_key: self._versions.open_foreign(t.type, t.head) for t in seen.drifted}
         state = PinnedState(self._cache, seen.newest.pins)
         refuse_unfit(self._schema, foreign.values(), state)
         return _Judged(seen.newest, foreign, frozenset(state.consulted))

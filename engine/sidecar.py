@@ -120,7 +120,8 @@ class Sidecars:
         """The operations that have one, oldest first."""
         names = self._store.names(FOLDER)
         found = sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX) and is_ulid(n[: -len(_SUFFIX)]))
-        self._read = {operation_id: s for operation_id, s in self._read.items() if operation_id in set(found)}
+        there = set(found)
+        self._read = {one: sidecar for one, sidecar in list(self._read.items()) if one in there}  # threads share it
         return found
 
     def read(self, operation_id: str) -> Sidecar | None:

@@ -21,8 +21,9 @@ from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
 from omniray.engine.errors import StorageError
 from omniray.engine.line import FORMAT, Answer, check_format
+from omniray.engine.namespace import Attempt
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import Attempt, final_name
+from omniray.engine.version_names import final_name
 
 STAMP = b"omniray:internal_schema_version"
 KEPT_VERSIONS = 64

@@ -36,8 +36,8 @@ from omniray.engine.owner import refuse_stranger
 from omniray.engine.schema import Schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.store import ObjectStore, StoredFile
-from omniray.engine.tables import TableStorage
 from omniray.engine.tip import Tip
+from omniray.engine.versions import VersionReader
 
 log = logging.getLogger("omniray")
 
@@ -212,7 +212,6 @@ class Sweeper:
     store: ObjectStore
     log: CommitLog
     manifest: Manifest
-    storage: TableStorage
     finaliser: Finaliser
     schema: Schema
 
@@ -306,11 +305,12 @@ class Sweeper:
         """What the versions of each table refer to; and why for some of them nobody can tell."""
         references: dict[str, set[str]] = {}
         unread: dict[str, str] = {}
+        versions = VersionReader(self.store)
         with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="omniray-sweep") as pool:
             for table in listing.to_be_read(spared):
                 try:
                     manifests = self._manifests(table, listing, barrier)
-                    read = pool.map(lambda path, table=table: self.storage.references(table, path), manifests)
+                    read = pool.map(lambda path, table=table: versions.references(table, path), manifests)
                     references[table] = set().union(*read)
                 except OmnirayError as error:
                     unread[table] = f"its versions can't be read: {error}"

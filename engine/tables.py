@@ -4,7 +4,7 @@ Writers only stage. `stage_*` builds the Lance operation for a table's next vers
 `commit_staged` makes that version under a staging name that no reader looks at. It becomes part of the graph when an
 object of the line pins it, and visible to plain Lance when Phase D gives it its final name.
 
-Rules kept here (a test walks the source and fails if another module but the manifest's imports lance):
+Rules kept here (a test walks the source and fails if a module that is not named there imports lance):
 - one namespace client per commit attempt: it notes what is created and answers nothing else, since a staging name
   that is handed back to Lance is given its final name at once, over anybody's;
 - handle version, pin and read version are equal, and the result is exactly one more;
@@ -18,10 +18,8 @@ import contextlib
 import itertools
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import lance
@@ -33,20 +31,19 @@ from lance.dataset import ScannerBuilder
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
-from omniray.engine.archive import history_path
 from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
 from omniray.engine.errors import InvariantViolation, OmnirayError, StorageError
 from omniray.engine.filters import pushed_down
-from omniray.engine.line import SEQ_MAX
+from omniray.engine.namespace import Attempt, History, Restoring
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.store import ObjectStore
+from omniray.engine.version_names import final_path, history_path
 
 ROWADDR = "_rowaddr"
 STORAGE_VERSION = "2.1"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
 _RANGES_MAX = 64
-_TRANSACTION_FILE = re.compile(rb"(\d+)(-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.txn)")
 _PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
@@ -78,18 +75,6 @@ class TableBirth:
     transaction: str
     staging: str
     files: Mapping[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class VersionFacts:
-    """What a version with a final name says of itself, whoever wrote it."""
-
-    version: int
-    operation: str
-    transaction: str
-    at: datetime
-    rows: int
-    schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +127,7 @@ class Table:
         self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, *, addresses: bool = False
     ) -> pa.RecordBatchReader:
         """Rows in a stream, columns and filter pushed down; `addresses` adds `_rowaddr`."""
-        with _storage_errors(self.type):
+        with storage_errors(self.type):
             builder = ScannerBuilder(self.dataset).with_row_address(addresses)
             if columns is not None:
                 builder = builder.columns(list(columns))
@@ -156,7 +141,7 @@ class Table:
 
     def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
-        with _storage_errors(self.type):
+        with storage_errors(self.type):
             yield from reader
 
     def tail_fragment(self) -> lance.LanceFragment | None:
@@ -169,66 +154,9 @@ class Table:
 
     def tail_rows(self, fragment: lance.LanceFragment) -> pa.Table:
         if self._tail is None:
-            with _storage_errors(self.type):
+            with storage_errors(self.type):
                 self._tail = fragment.to_table()
         return self._tail
-
-
-class Attempt:
-    """One commit attempt on one table: notes the staged manifest, and answers nothing else.
-
-    It is a namespace client by its methods alone, with mappings for answers: Lance asks for no more, and its package of
-    client classes takes longer to import than all the rest.
-    """
-
-    def __init__(self) -> None:
-        self.created: list[Mapping[str, Any]] = []
-
-    def namespace_id(self) -> str:
-        return "omniray-attempt"
-
-    def create_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        entry = {name: request.get(name) for name in ("version", "manifest_path", "manifest_size", "e_tag")}
-        self.created.append(entry)
-        return {"version": entry}
-
-
-class _Restoring(Attempt):
-    """An attempt that shows Lance the one older version which it brings back, in the way `_History` does."""
-
-    def __init__(self, manifest_path: str) -> None:
-        super().__init__()
-        self._manifest_path = manifest_path
-
-    def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
-
-
-class _History:
-    """Shows Lance one archived version. The path ends in `.manifest`, so Lance reads it as it is and copies nothing."""
-
-    def __init__(self, location: str, manifest_path: str) -> None:
-        self._location = location
-        self._manifest_path = manifest_path
-
-    def namespace_id(self) -> str:
-        return "omniray-history"
-
-    def describe_table(self, request: Any) -> Any:
-        return SimpleNamespace(location=self._location, managed_versioning=True, storage_options=None)
-
-    def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
-
-
-def final_name(staging: str) -> str:
-    """`…/<20 digits>.manifest-<suffix>` without its suffix: where every Lance reader looks."""
-    return staging.rsplit(".manifest-", 1)[0] + ".manifest"
-
-
-def final_path(table_path: str, version: int) -> str:
-    """The final name of a version that is known by its number alone."""
-    return f"{table_path}/_versions/{SEQ_MAX - version:020}.manifest"
 
 
 class TableStorage:
@@ -253,70 +181,28 @@ class TableStorage:
         """Open a version that has its final name, or one so old that its manifest was moved to the history."""
         options = {"storage_options": self._store.lance_options, "session": self._session}
         archived = history_path(type.path, version)
-        with _storage_errors(type):
+        with storage_errors(type):
             try:
                 dataset = lance.dataset(self.uri(type), version=version, **options)
             except ValueError:
                 if self._store.get(archived) is None:
                     raise
-                history = _History(self.uri(type), self._store.lance_path(archived))
+                history = History(self.uri(type), self._store.lance_path(archived))
                 dataset = lance.dataset(namespace_client=history, table_id=[type.table_key], version=version, **options)
         return Table(type, dataset, transaction, rows)
-
-    # What others wrote
-
-    def open_foreign(self, type: ElementType, version: int) -> Table:
-        """Open a version that no object pins, in a session of its own: its number may hold other bytes later."""
-        options = {"storage_options": self._store.lance_options, "session": lance.Session()}
-        with _storage_errors(type):
-            dataset = lance.dataset(self.uri(type), version=version, **options)
-            return Table(type, dataset, _transaction_of(dataset, version)[1], dataset.count_rows())
-
-    def describe_versions(self, newest: Table, versions: Sequence[int]) -> list[VersionFacts]:
-        """What those of the versions up to `newest` that still have their final names say of themselves."""
-        with _storage_errors(newest.type):
-            listed = {entry["version"]: entry for entry in newest.dataset.versions()}
-            return [_facts(newest.dataset, listed[version]) for version in versions if version in listed]
-
-    def references(self, table_path: str, manifest_path: str) -> frozenset[str]:
-        """The files that a version refers to, by its manifest; paths are those within the table.
-
-        A manifest that was moved meanwhile is read in the history; one that is in neither place raises, for nobody can
-        tell what it referred to.
-        """
-        version = SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(".manifest"))
-        for path in (manifest_path, history_path(table_path, version)):
-            manifest = self._store.get(path)
-            fragments = None if manifest is None else self._fragments(table_path, path, version)
-            if manifest is not None and fragments is not None:
-                return frozenset((*_files_of(fragments), *_transaction_files(manifest)))
-        raise StorageError(f"can't read {manifest_path}: it is neither there nor in the history", path=manifest_path)
-
-    def _fragments(self, table_path: str, manifest_path: str, version: int) -> list[lance.LanceFragment] | None:
-        """The fragments of the version whose manifest lies at a path; None if it is not there any more."""
-        shown = _History(f"{self._store.uri}/{table_path}", self._store.lance_path(manifest_path))
-        options = {"storage_options": self._store.lance_options}  # and no session: it would keep all that is looked at
-        try:
-            dataset = lance.dataset(namespace_client=shown, table_id=[table_path], version=version, **options)
-            fragments: list[lance.LanceFragment] = dataset.get_fragments()
-        except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
-            if self._store.get(manifest_path) is None:
-                return None
-            raise StorageError(f"can't read {manifest_path}: {_first_words(error)}", path=manifest_path) from error
-        return fragments
 
     # Staging
 
     def stage_rows(self, table: Table, rows: pa.RecordBatchReader | pa.Table) -> StagedRows:
         """Write rows to new data files, in a stream; nothing refers to them yet."""
-        with _storage_errors(table.type):
+        with storage_errors(table.type):
             fragments = tuple(write_fragments(rows, table.dataset, data_storage_version=STORAGE_VERSION))
         return StagedRows(fragments, sum(f.num_rows for f in fragments))
 
     def read_staged(self, type: ElementType, staged: StagedRows) -> Iterator[pa.RecordBatch]:
         """Staged rows in the order in which they were written."""
         for file in staged.files:
-            with _storage_errors(type):
+            with storage_errors(type):
                 reader = LanceFileReader(f"{self.uri(type)}/data/{file}", storage_options=self._store.lance_options)
                 for batch in reader.read_all().to_batches():
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=type.arrow)
@@ -386,7 +272,7 @@ class TableStorage:
         self, table: Table, fragment_id: int, addresses: np.ndarray[Any, Any]
     ) -> FragmentMetadata | None:
         fragment = table.dataset.get_fragment(fragment_id)
-        with _storage_errors(table.type):
+        with storage_errors(table.type):
             if len(addresses) == fragment.count_rows():
                 return None
             # Addresses are numbers of ours, so text is safe. Ranges keep it short where neighbours go; a chain of many
@@ -409,7 +295,7 @@ class TableStorage:
                 table_key=newest.type.table_key, version=version,
             )  # fmt: skip
         restore = StagedChange(lance.LanceOperation.Restore(version), rows)
-        return self.commit_staged(newest, restore, transaction, _Restoring(self._store.lance_path(manifest)))
+        return self.commit_staged(newest, restore, transaction, Restoring(self._store.lance_path(manifest)))
 
     def commit_staged(
         self, table: Table, change: StagedChange, transaction: str, attempt: Attempt | None = None
@@ -417,7 +303,7 @@ class TableStorage:
         """Phase B for one table: a real Lance commit whose manifest stays under a staging name."""
         attempt = attempt or Attempt()
         expected = table.version + 1
-        with _storage_errors(table.type):
+        with storage_errors(table.type):
             try:
                 dataset = lance.LanceDataset.commit(
                     table.dataset,
@@ -461,37 +347,6 @@ class TableStorage:
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
 
 
-def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str]:
-    """The operation's name and the transaction's uuid; what Lance has no class for is `Other`."""
-    transaction = dataset.read_transaction(version)
-    if transaction is None:
-        return "Other", ""
-    name = type(transaction.operation).__name__
-    return "Other" if name == "BaseOperation" else name, transaction.uuid
-
-
-def _facts(dataset: lance.LanceDataset, entry: Mapping[str, Any]) -> VersionFacts:
-    version = int(entry["version"])
-    operation, transaction = _transaction_of(dataset, version)
-    rows, schema = int(entry["metadata"]["total_rows"]), dataset.checkout_version(version).schema
-    return VersionFacts(version, operation, transaction, entry["timestamp"].astimezone(UTC), rows, schema)
-
-
-def _files_of(fragments: Iterable[lance.LanceFragment]) -> Iterator[str]:
-    for fragment in fragments:
-        yield from (f"data/{file.path}" for file in fragment.data_files())
-        if (deletions := fragment.deletion_file()) is not None:
-            yield deletions
-
-
-def _transaction_files(manifest: bytes) -> Iterator[str]:
-    """The transaction file's name in a manifest, and those that it may be: its length, which is written before it, may
-    look like one more digit.
-    """
-    for digits, rest in _TRANSACTION_FILE.findall(manifest):
-        yield from (f"_transactions/{digits[at:].decode()}{rest.decode()}" for at in range(len(digits)))
-
-
 def _overwrite(type: ElementType, added: StagedRows) -> lance.LanceOperation.BaseOperation:
     return lance.LanceOperation.Overwrite(type.arrow, list(added.fragments))
 
@@ -525,17 +380,17 @@ def _ranges(addresses: np.ndarray[Any, Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _storage_errors(type: ElementType) -> Iterator[None]:
+def storage_errors(type: ElementType) -> Iterator[None]:
     """Lance's own errors, which say little by their class, as ours; nothing was committed when one is raised."""
     try:
         yield
     except (OmnirayError, VersionTaken, CommitConflictError):
         raise
     except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
-        raise StorageError(f"{type.table_key}: {_first_words(error)}", table_key=type.table_key) from error
+        raise StorageError(f"{type.table_key}: {first_words(error)}", table_key=type.table_key) from error
 
 
-def _first_words(error: Exception) -> str:
+def first_words(error: Exception) -> str:
     """What Lance says, without the places in its source and the XML of a store's answer."""
     if "403 Forbidden" in str(error):
         return "access denied: check that the credentials may read and write this prefix"

@@ -389,7 +389,7 @@ def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:
 def _refuse_swept(tables: Mapping[str, TableWrite], base: CommitObject) -> None:
     """Refuse data files that a sweep may have deleted, because they were staged before the time it swept by."""
     for table_key, write in tables.items():
-        if isinstance(write.rows, StagedRows) and write.rows.staged_since_us <= base.swept_before_us:
+        if isinstance(write.rows, StagedRows) and write.rows.staged_since_us < base.swept_before_us:
             raise StorageError(
                 f"{table_key}: the data files of this load may have been swept meanwhile, and nothing was written: "
                 "load again, and let 'omniray cleanup --older-than' be longer than the longest load",

@@ -67,8 +67,9 @@ class Step:
 
     @property
     def role(self) -> str:
-        """The same for all tables of the graph, whose requests are alike."""
-        return re.sub("|".join(TABLES.values()), "TABLE", str(self))
+        """The same for requests that are alike: those to all tables of the graph, and reads of the same files."""
+        is_read = self.line.startswith(("GET", "HEAD"))
+        return re.sub("|".join(TABLES.values()), "TABLE", self.line if is_read else str(self))
 
     @property
     def commits(self) -> bool:

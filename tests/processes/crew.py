@@ -6,8 +6,6 @@ They live as long as the crew, since a process takes a second to import everythi
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -19,7 +17,7 @@ import lance
 
 import omniray
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.finalise import Finaliser
+from omniray.engine.failpoints import Action, Point, armed, kill
 from omniray.engine.line import CommitObject
 from omniray.engine.store import ObjectStore, open_store
 from tests.graphs import INSERT, PERSON, insert, people
@@ -130,31 +128,25 @@ class _Session:
 
 def killed_between_b_and_c(root: Root, uri: str, name: str) -> int | None:
     """Insert a person in a process that is killed when all is staged and nothing is committed; its exit code."""
-    return _run_doomed(root, uri, name, "put")
+    return _run_doomed(root, uri, name, Point.C_BEFORE_PUT)
 
 
 def killed_between_c_and_d(root: Root, uri: str, name: str) -> int | None:
     """Insert a person in a process that is killed when it is committed and has no final name; its exit code."""
-    return _run_doomed(root, uri, name, "notice")
+    return _run_doomed(root, uri, name, Point.C_AFTER_PUT)
 
 
-def _run_doomed(root: Root, uri: str, name: str, where: str) -> int | None:
-    process = _spawn.Process(target=_doomed, args=(uri, root.storage_options, name, where), daemon=True)
+def _run_doomed(root: Root, uri: str, name: str, point: Point) -> int | None:
+    process = _spawn.Process(target=_doomed, args=(uri, root.storage_options, name, point), daemon=True)
     process.start()
     process.join(STOP_TIMEOUT_S)
     return process.exitcode
 
 
-def _doomed(uri: str, options: dict[str, str], name: str, where: str) -> None:
-    def die(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
+def _doomed(uri: str, options: dict[str, str], name: str, point: Point) -> None:
     graph = omniray.open(uri, storage_options=options)
-    if where == "put":
-        CommitLog.put = die  # type: ignore[method-assign,assignment]
-    else:
-        Finaliser.notice = die  # type: ignore[method-assign,assignment]
-    insert(graph, name)
+    with armed({point: Action(kill)}):
+        insert(graph, name)
 
 
 # A plain reader beside writers

@@ -11,8 +11,9 @@ import pytest
 
 import omniray
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.finalise import Finaliser, final_name
+from omniray.engine.finalise import Finaliser
 from omniray.engine.store import open_store
+from omniray.engine.version_names import final_name
 from tests.graphs import PERSON, Adding, create_store, insert, new_graph, parts_of, people, reopen
 from tests.processes.crew import (
     Member,
@@ -144,6 +145,9 @@ def test_a_writer_killed_between_b_and_c_leaves_no_visible_trace_and_the_next_wr
         plain = lance.dataset(table, storage_options=any_root.storage_options)
         assert (plain.version, sorted(plain.to_table()["name"].to_pylist())) == (3, ["ann", "bob"])
         assert len(graph.history()) == 3
+        assert [one.recovery_kind for one in graph.recoveries()] == ["RolledBack"]
+    assert [n for n in store.names("nodes/Person/_versions") if ".manifest-" in n] == []
+    assert list(store.names("__recovery")) == []
 
 
 def test_what_a_writer_killed_between_c_and_d_wrote_is_seen_and_healed_by_the_next_process(
@@ -161,8 +165,10 @@ def test_what_a_writer_killed_between_c_and_d_wrote_is_seen_and_healed_by_the_ne
         everybody_closes(members[:1])
         insert(graph, "cat")
         graph.flush()
-        assert [entry.seq for entry in graph.history()] == [4, 3, 2, 1]
+        assert [entry.seq for entry in graph.history()] == [5, 3, 2, 1], "number 4 tells of the recovery"
+        assert [one.recovery_kind for one in graph.recoveries()] == ["RolledForward"]
     assert not list(Path(table).glob("_versions/*.manifest-*"))
+    assert not list(Path(f"{graph.uri}/__recovery").glob("*"))
 
 
 def test_when_a_write_returns_a_fresh_process_sees_it_whether_or_not_phase_d_is_through(
@@ -170,7 +176,7 @@ def test_when_a_write_returns_a_fresh_process_sees_it_whether_or_not_phase_d_is_
 ) -> None:
     graph = new_graph(any_root)
     with monkeypatch.context() as patch:
-        patch.setattr(Finaliser, "notice", lambda self, landed: None)
+        patch.setattr(Finaliser, "notice", lambda self, landed, operation_id: None)
         for number in range(3):
             insert(graph, f"{number}")
             everybody_opens(members[:1], graph, any_root)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from copy import copy
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from bench.s3server import S3Server
 from omniray.engine.failpoints import Point
 from omniray.engine.graph import Graph
+from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.store_s3 import S3Store
 from tests.graphs import new_graph
 from tests.recovery.oracle import Evidence, check_healed, check_kill, observe
 from tests.recovery.rows import Deed
-from tests.recovery.scenarios import BASE, BORN, SCENARIOS, Kill, Scenario, count, die, store_of
+from tests.recovery.scenarios import BASE, BORN, SCENARIOS, Kill, Scenario, count, die, uri_of
 from tests.recovery.zygote import KILLED, Zygote
 from tests.stores import Root
 
@@ -24,9 +30,14 @@ from tests.stores import Root
 class Ground(Protocol):
     """Where graphs are made and copied."""
 
-    def new(self) -> Root: ...
+    def new(self) -> Root:
+        """A place where nothing is."""
 
-    def copy(self, root: Root) -> Root: ...
+    def copy(self, root: Root) -> Root:
+        """A place with the same in it; what is copied does not change any more."""
+
+    def store(self, root: Root) -> ObjectStore:
+        """The store of the graph at a place."""
 
 
 @dataclass(slots=True)
@@ -39,30 +50,46 @@ class Disk:
 
     def copy(self, root: Root) -> Root:
         copied = self.new()
-        shutil.copytree(root.uri, copied.uri)
+        if os.path.exists(root.uri):
+            shutil.copytree(root.uri, copied.uri)
         return copied
+
+    def store(self, root: Root) -> ObjectStore:
+        return open_store(uri_of(root))
 
 
 @dataclass(slots=True)
 class S3:
+    """Graphs side by side in one bucket. Listings are kept and clients shared: there are hundreds of places."""
+
     server: S3Server
     bucket: str
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _listed: dict[str, list[str]] = field(default_factory=dict)
+    _opened: S3Store | None = None
 
     def new(self) -> Root:
         return Root(f"s3://{self.bucket}/{next(self._numbers)}", self.server.storage_options)
 
     def copy(self, root: Root) -> Root:
         copied = self.new()
-        connection = http.client.HTTPConnection(urlsplit(self.server.endpoint).netloc)
-        for file in store_of(root).files(""):
-            source, target = (quote(f"{r.uri.removeprefix('s3:/')}/graph/{file.path}") for r in (root, copied))
-            connection.request("PUT", target, headers={"x-amz-copy-source": source})
-            with connection.getresponse() as answer:
-                answer.read()
-                assert answer.status == 200
-        connection.close()
+        if root.uri not in self._listed:
+            self._listed[root.uri] = [file.path for file in self.store(root).files("")]
+        with closing(http.client.HTTPConnection(urlsplit(self.server.endpoint).netloc)) as connection:
+            for path in self._listed[root.uri]:
+                source, target = (quote(f"{uri_of(one).removeprefix('s3:/')}/{path}") for one in (root, copied))
+                connection.request("PUT", target, headers={"x-amz-copy-source": source})
+                with connection.getresponse() as answer:
+                    answer.read()
+                    assert answer.status == HTTPStatus.OK
         return copied
+
+    def store(self, root: Root) -> ObjectStore:
+        if self._opened is None:
+            self._opened = S3Store.open(uri_of(root), root.storage_options)
+        store = copy(self._opened)
+        store.uri, store.prefix = uri_of(root), urlsplit(uri_of(root)).path.strip("/")
+        return store
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +112,16 @@ class Matrix:
         for one in scenario.left:
             self._kill(one, root)
         if scenario.disturb is not None:
-            scenario.disturb(store_of(root))
-        return Template(root, _landed(root, scenario))
+            scenario.disturb(self._ground.store(root))
+        return Template(root, self._landed(root, scenario))
 
     def reached(self, scenario: Scenario, template: Template) -> Mapping[Point, int]:
         """How often an undisturbed run reaches each point; what that run leaves has to satisfy the oracle, too."""
-        root = self._copy(template)
+        root = self._ground.copy(template.root)
         ended = self._zygote.run(count, scenario.name, root)
         assert ended.exit_code == 0, f"{scenario.name} did not come to its end: {ended}"
         (reached,) = ended.reports
-        store = store_of(root)
+        store = self._ground.store(root)
         at_end = observe(store)
         if scenario.redo is None:
             assert at_end.sidecars == (), f"{scenario.name} leaves sidecars"
@@ -106,9 +133,9 @@ class Matrix:
     def judge(self, doom: Kill, template: Template) -> Evidence:
         """Kill a process on a copy of the template, have it healed, and ask the oracle."""
         scenario = SCENARIOS[doom.scenario]
-        root = self._copy(template)
+        root = self._ground.copy(template.root)
         acknowledged = self._kill(doom, root)
-        store = store_of(root)
+        store = self._ground.store(root)
         at_kill = observe(store)
         deeds = (*template.landed, *scenario.deeds)
         assert at_kill.born or BORN not in acknowledged, "acknowledged and not there"
@@ -124,8 +151,11 @@ class Matrix:
         assert ended.exit_code == KILLED, f"was not killed: {ended}"
         return ended.reports
 
-    def _copy(self, template: Template) -> Root:
-        return self._ground.copy(template.root) if store_of(template.root).first_name("") else self._ground.new()
+    def _landed(self, root: Root, scenario: Scenario) -> tuple[Deed, ...]:
+        """The deeds in a graph's line, by their actors."""
+        before = (*BASE, *(deed for one in scenario.left for deed in SCENARIOS[one.scenario].deeds))
+        by_actor = {deed.actor: deed for deed in before}
+        return tuple(by_actor[actor] for actor in observe(self._ground.store(root)).actors)
 
     def _with_base(self) -> Root:
         if self._base is None:
@@ -136,18 +166,13 @@ class Matrix:
         return self._base
 
 
-def _landed(root: Root, scenario: Scenario) -> tuple[Deed, ...]:
-    """The deeds in a graph's line, by their actors."""
-    before = (*BASE, *(deed for one in scenario.left for deed in SCENARIOS[one.scenario].deeds))
-    by_actor = {deed.actor: deed for deed in before}
-    return tuple(by_actor[actor] for actor in observe(store_of(root)).actors)
+def all_kills(scenario: Scenario, reached: Mapping[Point, int]) -> list[Kill]:
+    """Every state of a scenario: each point that it reaches, each time that it does."""
+    return [Kill(scenario.name, point, nth) for point, times in reached.items() for nth in range(1, times + 1)]
 
 
-def kills(scenario: Scenario, reached: Mapping[Point, int], *, every_time: bool, first_only: bool) -> list[Kill]:
-    """The states of a scenario: each point that it reaches, the first, second and last time or every time."""
-    return [
-        Kill(scenario.name, point, nth)
-        for point, times in reached.items()
-        for nth in range(1, times + 1)
-        if every_time or nth == 1 or (nth in (2, times) and not first_only)
-    ]
+def some_kills(scenario: Scenario, reached: Mapping[Point, int], store: str) -> list[Kill]:
+    """The states for which there is always time: the points that matter, the first, second and last time."""
+    prefixes = scenario.on_disk if store == "disk" else scenario.on_s3
+    chosen = [doom for doom in all_kills(scenario, reached) if doom.point.startswith(prefixes)]
+    return [doom for doom in chosen if doom.nth == 1 or (store == "disk" and doom.nth in (2, reached[doom.point]))]

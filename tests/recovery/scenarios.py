@@ -70,7 +70,8 @@ class Scenario:
 
     It finds a graph with `BASE`, or none; what earlier kills `left`; and what was done to `disturb` it after them. `run`
     reports the actor of each deed that is acknowledged; `deeds` are in the order in which they land. `redo` is what a
-    person does again after the kill, where opening the graph is not meant to be enough.
+    person does again after the kill, where opening the graph is not meant to be enough. Where time is short it is killed
+    only at points whose names begin as `on_disk` or `on_s3` say.
     """
 
     name: str
@@ -81,6 +82,8 @@ class Scenario:
     disturb: Callable[[ObjectStore], None] | None = None
     redo: Callable[[ObjectStore], None] | None = None
     settings: tuple[Setting, ...] = ()
+    on_disk: tuple[str, ...] = ("",)
+    on_s3: tuple[str, ...] = ()
 
 
 def uri_of(root: Root) -> str:
@@ -293,54 +296,65 @@ DISCARDED = Deed("repair", lambda graph: None, lambda rows: None)
 
 _BACK = Kill("append", Point.C_BEFORE_PUT)
 _FORWARD = Kill("append", Point.C_AFTER_PUT)
+_RECOVERY = ("recovery", "phase_d.before_audit", "phase_d.audit_staged", "phase_d.fold_staged")
+_REPLACING = ("owner", *_RECOVERY)
+_PRUNING = ("phase_d.before_prune", "phase_d.after_prune")
+
+
+def _write(name: str, *deeds: Deed, **more: Any) -> Scenario:
+    return Scenario(name, deeds, _writing(*deeds), **more)
+
+
+def _recovery(name: str, *left: Kill, **more: Any) -> Scenario:
+    return Scenario(name, (), _opening, left=left, **more)
+
+
+def _repair(name: str, verb: str, *deeds: Deed, **more: Any) -> Scenario:
+    run, redo = _repairing("repair", verb), _repaired("repair", verb)
+    return Scenario(name, deeds, run, disturb=_with_foreign_row, redo=redo, **more)
+
 
 _ALL = (
-    Scenario("insert", (INSERTED,), _writing(INSERTED)),
-    Scenario("update", (UPDATED := update("w1", "ann", 31),), _writing(UPDATED)),
-    Scenario("delete", (DELETED := delete("w1", "ann"),), _writing(DELETED)),
-    Scenario("append", (LOADED,), _writing(LOADED)),
-    Scenario("merge", (MERGED,), _writing(MERGED)),
-    Scenario("overwrite", (OVERWRITTEN,), _writing(OVERWRITTEN)),
-    Scenario("staged", (STAGED,), _writing(STAGED), settings=(_FEW_INLINE,)),
-    Scenario("burst", BURST, _writing(*BURST)),
-    Scenario("prune", (INSERTED,), _writing(INSERTED), settings=_PRUNE_SOON),
-    Scenario("overtaken", (RIVAL, LOADED), _overtaken(lambda rival, report: _do(rival, (RIVAL,), report), LOADED)),
-    Scenario("fenced", (LOADED,), _overtaken(_raise_epoch, LOADED)),
-    Scenario("init", (), _being_born, unborn=True, redo=_born_again),
-    Scenario("owner", BURST[:2], _owning(*BURST[:2])),
-    Scenario("owner_dead", (LATER,), _writing(LATER), left=(Kill("owner", Point.C_BEFORE_PUT, 2),)),
-    Scenario("owner_replaced", (), _handing_back, left=(Kill("owner", Point.C_AFTER_PUT),)),
-    Scenario("owner_recovers", (LATER,), _owning(LATER), left=(_BACK,)),
-    Scenario("recover_back", (), _opening, left=(_BACK,)),
-    Scenario("recover_forward", (), _opening, left=(_FORWARD,)),
-    Scenario("recover_folded", (), _opening, left=(Kill("append", Point.D_BEFORE_TIDY),)),
-    Scenario("recover_both", (), _opening, left=(Kill("overtaken", Point.C_AFTER_PUT),)),
-    Scenario("recover_lease", (), _opening, left=(Kill("staged", Point.STAGE_AFTER_ROWS),)),
-    Scenario("recover_init", (), _opening, unborn=True, left=(Kill("init", Point.INIT_AFTER_PUT),)),
-    Scenario("recover_again", (), _opening, left=(_BACK, Kill("recover_back", Point.RECOVERY_AFTER_RECORD))),
-    Scenario("recover_in_write", (LATER,), _writing_beside_remains(LATER), left=(_BACK,), settings=_LOOK_AT_ONCE),
+    _write("insert", INSERTED),
+    _write("update", update("w1", "ann", 31)),
+    _write("delete", delete("w1", "ann")),
+    _write("append", LOADED, on_s3=("phase",)),
+    _write("merge", MERGED),
+    _write("overwrite", OVERWRITTEN),
+    _write("staged", STAGED, settings=(_FEW_INLINE,), on_disk=("load", "phase_b", "phase_c"), on_s3=("load",)),
+    _write("burst", *BURST),
+    _write("prune", INSERTED, settings=_PRUNE_SOON, on_disk=_PRUNING, on_s3=_PRUNING),
     Scenario(
-        "adopt",
-        (ADOPTED,),
-        _repairing("repair", "adopt"),
-        disturb=_with_foreign_row,
-        redo=_repaired("repair", "adopt"),
+        "overtaken",
+        (RIVAL, LOADED),
+        _overtaken(lambda rival, report: _do(rival, (RIVAL,), report), LOADED),
+        on_disk=("lost", "phase_c", "phase_d"),
+        on_s3=("lost",),
     ),
+    Scenario("fenced", (LOADED,), _overtaken(_raise_epoch, LOADED), on_disk=("lost", "owner", "phase_c")),
+    Scenario("init", (), _being_born, unborn=True, redo=_born_again, on_s3=("init",)),
+    Scenario("owner", BURST[:2], _owning(*BURST[:2]), on_s3=("owner",)),
+    _write("owner_dead", LATER, left=(Kill("owner", Point.C_BEFORE_PUT, 2),), on_disk=_REPLACING),
+    Scenario("owner_replaced", (), _handing_back, left=(Kill("owner", Point.C_AFTER_PUT),), on_disk=_REPLACING),
+    Scenario("owner_recovers", (LATER,), _owning(LATER), left=(_BACK,), on_disk=_REPLACING),
+    _recovery("recover_back", _BACK, on_s3=_RECOVERY),
+    _recovery("recover_forward", _FORWARD),
+    _recovery("recover_folded", Kill("append", Point.D_BEFORE_TIDY), on_disk=_RECOVERY),
+    _recovery("recover_both", Kill("overtaken", Point.C_AFTER_PUT)),
+    _recovery("recover_lease", Kill("staged", Point.STAGE_AFTER_ROWS)),
+    _recovery("recover_init", Kill("init", Point.INIT_AFTER_PUT), unborn=True),
+    _recovery("recover_again", _BACK, Kill("recover_back", Point.RECOVERY_AFTER_RECORD), on_disk=_RECOVERY),
     Scenario(
-        "discard",
-        (DISCARDED,),
-        _repairing("repair", "discard"),
-        disturb=_with_foreign_row,
-        redo=_repaired("repair", "discard"),
+        "recover_in_write",
+        (LATER,),
+        _writing_beside_remains(LATER),
+        left=(_BACK,),
+        settings=_LOOK_AT_ONCE,
+        on_disk=("lost", *_RECOVERY),
     ),
-    Scenario(
-        "discard_taken",
-        (),
-        _repairing("repair", "discard"),
-        left=(Kill("insert", Point.C_AFTER_PUT),),
-        disturb=_with_foreign_row,
-        redo=_repaired("repair", "discard"),
-    ),
+    _repair("adopt", "adopt", ADOPTED),
+    _repair("discard", "discard", DISCARDED),
+    _repair("discard_taken", "discard", left=(Kill("insert", Point.C_AFTER_PUT),), on_s3=("repair",)),
     Scenario(
         "sweep",
         (),
@@ -349,6 +363,7 @@ _ALL = (
         disturb=_healed,
         redo=_swept,
         settings=(_ALL_ARE_OLD, _SMALL_BATCHES),
+        on_s3=("sweep",),
     ),
 )
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

@@ -83,7 +83,15 @@ def test_load_takes_several_files_in_one_commit(files: Path) -> None:
     (files / "Person.csv").write_text("name,age\nAnn,41\nBob,\n")
     (files / "knows.jsonl").write_text('{"edge": "Knows", "from": "Ann", "to": "Bob"}\n')
     document = run("load", "graph", "Person.csv", "knows.jsonl", "--json").document
-    assert set(document) == {"commit_id", "affected_nodes", "affected_edges", "versions", "rejected", "rejects", "repeated"}
+    assert set(document) == {
+        "commit_id",
+        "affected_nodes",
+        "affected_edges",
+        "versions",
+        "rejected",
+        "rejects",
+        "repeated",
+    }
     assert (document["affected_nodes"], document["affected_edges"]) == (2, 1)
     assert document["versions"] == {"node:Person": 2, "edge:Knows": 2}
     assert (document["rejected"], document["rejects"]) == (0, None)

@@ -13,9 +13,10 @@ import pytest
 
 from omniray.engine import finalise
 from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
-from omniray.engine.finalise import final_name, give_final_name, wait_for_final_name
+from omniray.engine.finalise import give_final_name, wait_for_final_name
 from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.store import DirectoryStore, ObjectStore
+from omniray.engine.version_names import final_name
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
 from tests.stores import Root
 

@@ -226,7 +226,17 @@ texts = st.text(max_size=8)
 numbers = st.integers(0, 2**63 - 1)
 pins = st.builds(Pin, numbers, texts, numbers, numbers, texts, st.none() | texts)
 commits = st.builds(
-    Commit, texts, texts, texts, numbers, st.lists(texts, max_size=3).map(tuple), texts, texts, numbers, numbers, numbers
+    Commit,
+    texts,
+    texts,
+    texts,
+    numbers,
+    st.lists(texts, max_size=3).map(tuple),
+    texts,
+    texts,
+    numbers,
+    numbers,
+    numbers,
 )
 outcomes = st.dictionaries(texts, texts, max_size=3)
 recoveries = st.builds(Recovery, texts, texts, texts, texts, outcomes, numbers, texts)

@@ -29,8 +29,9 @@ from omniray.engine.repair import DISCARDED, KIND, RepairReport
 from omniray.engine.schema import ID
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.sweep import Kind, kind_of
-from omniray.engine.tables import final_name
 from omniray.engine.tip import Tip
+from omniray.engine.version_names import final_name
+from omniray.engine.versions import VersionReader
 from tests.foreign import (
     FOREIGN,
     FRIENDS,
@@ -210,7 +211,7 @@ def test_the_foreign_manifest_is_kept_aside_and_the_sweep_knows_its_files(parts:
     (path,) = repair_of(parts).discard().aside
     assert parts.store.get(path) == foreign
     assert kind_of(PEOPLE, path) is Kind.MANIFEST
-    assert parts.storage.references(PEOPLE, path) >= {f"data/{file}" for file in files}
+    assert VersionReader(parts.store).references(PEOPLE, path) >= {f"data/{file}" for file in files}
 
 
 def test_giving_names_back_is_recorded_in_the_line(parts: Parts) -> None:

@@ -15,7 +15,14 @@ from tests.source import LAYERS, belongs_to, imported_modules, python_files, rel
 # Manifest and audit are no tables of the graph: their versions are meant to be visible at once, as a compare-and-swap.
 # An empty table is made in a scratch folder, where nobody looks.
 STORAGE_MODULES = frozenset(
-    {"engine/tables.py", "engine/swap.py", "engine/manifest.py", "engine/audit.py", "engine/empty_table.py"}
+    {
+        "engine/tables.py",
+        "engine/versions.py",
+        "engine/swap.py",
+        "engine/manifest.py",
+        "engine/audit.py",
+        "engine/empty_table.py",
+    }
 )
 LANCE_PACKAGES = ("lance", "lancedb", "lance_namespace", "lance_namespace_urllib3_client")
 # Names that only Lance has: `commit`, `delete`, `update` and `insert` are words of our own too, and need the import.

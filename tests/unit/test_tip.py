@@ -185,7 +185,7 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_that_names_the_commi
     putter = opened()
     answering(putter, *[Answer.UNCLEAR] * 1000, apply=apply)
     monkeypatch.setattr(putter.log, "read", _unreadable)
-    with pytest.raises(OutcomeUnknown, match="graph.outcome") as unknown:
+    with pytest.raises(OutcomeUnknown, match=r"graph\.outcome") as unknown:
         putter.tip.put(putter.next(2))
     assert unknown.value.facts == {"txn_id": "commit-000002"}
     assert UNCLEAR_TIMEOUT_S <= putter.clock.now_s < UNCLEAR_TIMEOUT_S + 5

@@ -1,0 +1,28 @@
+"""What the manifests of a table's versions are called, and what tells whose they are."""
+
+from __future__ import annotations
+
+from omniray.engine.line import SEQ_MAX, Pin
+
+
+def final_name(staging: str) -> str:
+    """`…/<20 digits>.manifest-<suffix>` without its suffix: where every Lance reader looks."""
+    return staging.rsplit(".manifest-", 1)[0] + ".manifest"
+
+
+def final_path(table_path: str, version: int) -> str:
+    """The final name of a version that is known by its number alone."""
+    return f"{table_path}/_versions/{SEQ_MAX - version:020}.manifest"
+
+
+def history_path(table_path: str, version: int) -> str:
+    """Where the manifest of an old version lies."""
+    return f"{table_path}/_history/{SEQ_MAX - version:020}.manifest"
+
+
+def transaction_mark(pin: Pin) -> bytes:
+    """The bytes in a manifest that tell whose it is: the name of its transaction file.
+
+    True of versions that omniray staged, each on the one before it; a foreign one may have been rebased.
+    """
+    return f"{pin.version - 1}-{pin.transaction}.txn".encode()

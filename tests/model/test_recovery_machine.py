@@ -1,0 +1,395 @@
+"""Random lives of a graph: writes, deaths at any point, recoveries, owners, foreign writers, repairs and sweeps.
+
+Everything is held against a plain model. A long run: OMNIRAY_TORTURE=1 pytest tests/model/test_recovery_machine.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from omniray.engine.errors import OmnirayError, TableDrift
+from omniray.engine.failpoints import Point
+from omniray.engine.identity import new_ulid
+from tests.model.recovery_world import Runner, World
+from tests.mortal import Crashed
+from tests.recovery.rows import Deed, Rows, delete, insert, load, update
+
+TORTURE = "OMNIRAY_TORTURE" in os.environ
+EXAMPLES, STEPS = (400, 80) if TORTURE else (int(os.environ.get("EX", "44")), 50)
+STEPS_MIN = 2_000
+RUNNERS_MAX = 3
+POOL = 4
+
+pytestmark = pytest.mark.timeout(7200 if TORTURE else 300)
+
+
+def _points(*areas: str) -> st.SearchStrategy[Point]:
+    return st.sampled_from([point for point in Point if point.name.startswith(areas)])
+
+
+BEFORE_PUT = ("A_", "B_", "C_BEFORE")
+SMALL = st.integers(0, POOL - 1)
+NTH = st.sampled_from((1, 1, 2))
+KINDS = st.sampled_from(("insert", "append", "merge", "update", "delete", "overwrite"))
+NOT_STRICT = st.sampled_from(("insert", "append", "merge"))
+
+
+class Lives(RuleBasedStateMachine):
+    """The steps, and what each of them must come to."""
+
+    taken: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.drift: str | None = None  # a person whom a foreign writer has added
+        self.repeatable: list[Deed] = []
+
+    @initialize()
+    def begin(self) -> None:
+        self.world.start()
+
+    def teardown(self) -> None:
+        if self.drift is not None:
+            runner = self.world.start()
+            runner.graph.recover(take_over=True)
+            runner.graph.repair(discard=True, actor="at last")
+            self._lands_without_effect()
+        self.world.end()
+
+    def _step(self, name: str) -> None:
+        self.taken[name] += 1
+
+    def _runner(self, index: int) -> Runner:
+        return self.world.runners[index % len(self.world.runners)] if self.world.runners else self.world.start()
+
+    def _deed(self, kind: str, a: int, b: int) -> Deed:
+        """A write that the graph, as it is now, must take."""
+        number = next(self.world.numbers)
+        actor, people = f"{kind}{number}", self.world.rows["Person"]
+        known = sorted(people)
+        if kind == "update" and known:
+            return update(actor, known[a % len(known)], number)
+        if kind == "delete" and known:
+            return delete(actor, known[a % len(known)])
+        if kind == "append":
+            new = f"new{number}"
+            edge = (new, known[0] if known else new)
+            return load(actor, people={new: number}, cities=[f"city{number}"], knows={f"edge{number}": edge})
+        if kind == "overwrite":
+            return load(actor, cities=[f"c{a}", f"c{b}"], mode="overwrite")
+        if kind == "merge":
+            return self._repeatable(actor, f"p{a}", f"p{b}", number)
+        return insert(actor, f"p{a}", number)
+
+    def _repeatable(self, actor: str, one: str, other: str, number: int) -> Deed:
+        """A write to three tables with an id, by which it is known if it is asked for again."""
+        txn_id = new_ulid()
+        records: list[dict[str, Any]] = [
+            *({"type": "Person", "data": {"name": name, "age": number}} for name in {one, other}),
+            {"type": "City", "data": {"name": f"city of {one}"}},
+            {"edge": "Knows", "id": f"{one}{other}", "from": one, "to": other},
+        ]
+
+        def effect(rows: Rows) -> None:
+            rows["Person"] |= dict.fromkeys((one, other), number)
+            rows["City"][f"city of {one}"] = None
+            rows["Knows"][f"{one}{other}"] = (one, other)
+
+        deed = Deed(actor, lambda graph: graph.load(records, mode="merge", actor=actor, txn_id=txn_id), effect)
+        self.repeatable.append(deed)
+        return deed
+
+    def _is_whole(self) -> bool:
+        return self.drift is None
+
+    def _lands_without_effect(self) -> None:
+        """Repairs are commits too: whatever is in the line that was not before changed nothing."""
+        new = self.world.actors()[len(self.world.landed) :]
+        self.world.lands(*(Deed(actor, lambda graph: None, lambda rows: None) for actor in new))
+
+    # Processes
+
+    @precondition(lambda self: len(self.world.runners) < RUNNERS_MAX)
+    @rule()
+    def start(self) -> None:
+        self._step("start")
+        self.world.start()
+
+    @precondition(lambda self: self._is_whole() and self.world.runners)
+    @rule(index=SMALL)
+    def stop(self, index: int) -> None:
+        self._step("stop")
+        self.world.stop(self._runner(index))
+
+    @rule()
+    def notice_the_dead(self) -> None:
+        self._step("notice")
+        self.world.notice()
+
+    # Writing
+
+    @precondition(_is_whole)
+    @rule(index=SMALL, kind=KINDS, a=SMALL, b=SMALL)
+    def write(self, index: int, kind: str, a: int, b: int) -> None:
+        self._step(f"write {kind}")
+        runner = self._runner(index)
+        deed, expected = self._deed(kind, a, b), self.world.refusal_of(runner)
+        self._finish(runner, deed, expected, self.world.attempt(runner, deed))
+
+    def _finish(
+        self, runner: Runner, deed: Deed, expected: type[OmnirayError] | None, refused: OmnirayError | None
+    ) -> None:
+        """A write has been answered: as it had to be, and the graph is as the answer says."""
+        if expected is not None:
+            assert isinstance(refused, expected), f"{refused!r} instead of {expected}"
+            return
+        if refused is not None:
+            raise refused
+        self.world.lands(deed)
+        self.world.check_rows(runner)
+
+    @precondition(lambda self: self._is_whole() and self.repeatable)
+    @rule(index=SMALL, which=st.integers(0, 50))
+    def write_again(self, index: int, which: int) -> None:
+        """The same id once more, from anywhere: applied once, whatever became of the first time."""
+        self._step("write again")
+        runner, deed = self._runner(index), self.repeatable[which % len(self.repeatable)]
+        landed, expected = deed in self.world.landed, self.world.refusal_of(runner)
+        refused = self.world.attempt(runner, deed)
+        if not landed:
+            self._finish(runner, deed, expected, refused)
+        elif refused is not None:
+            raise refused
+        assert self.world.actors().count(deed.actor) <= 1
+
+    @precondition(_is_whole)
+    @rule(
+        index=SMALL, kind=KINDS, a=SMALL, b=SMALL, nth=NTH, is_noticed=st.booleans(),
+        point=_points("A_", "B_", "C_", "D_", "LOST_"),
+    )  # fmt: skip
+    def die_writing(self, index: int, kind: str, a: int, b: int, point: Point, nth: int, is_noticed: bool) -> None:
+        self._step(f"die at {point}")
+        runner = self._runner(index)
+        deed, expected, answers = self._deed(kind, a, b), self.world.refusal_of(runner), []
+
+        def act() -> None:
+            answers.append(self.world.attempt(runner, deed))
+            self._see_through(runner)
+
+        if not self._dies(runner, point, nth, act, is_noticed=is_noticed):
+            return self._finish(runner, deed, expected, answers[0])
+        self._step("died writing")
+        is_in = self.world.actors()[len(self.world.landed) :] == [deed.actor]
+        assert not (is_in and nth == 1 and point.name.startswith(BEFORE_PUT))
+        assert is_in or answers != [None], "acknowledged and lost"
+        if is_in:
+            self.world.lands(deed)
+        return None
+
+    def _dies(
+        self, runner: Runner, point: Point, nth: int, act: Callable[[], object], *, is_noticed: bool = True
+    ) -> bool:
+        """Let a process act and die if it comes to a point; whether it did."""
+        self.world.acting = runner.process
+        with self.world.at(runner, point, runner.store.die, nth):
+            try:
+                act()
+            except Crashed:
+                assert runner.store.is_dead
+        if runner.store.is_dead:
+            self.world.bury(runner, is_noticed=is_noticed)
+        return runner.store.is_dead
+
+    def _see_through(self, runner: Runner) -> None:
+        """Finish Phase D, deletes and all."""
+        runner.graph.flush()
+        runner.graph._finaliser._tidy()
+
+    @precondition(_is_whole)
+    @rule(index=SMALL)
+    def flush(self, index: int) -> None:
+        self._step("flush")
+        self._see_through(self._runner(index))
+
+    # Others meanwhile
+
+    @precondition(lambda self: self._is_whole() and self.world.is_shared())
+    @rule(
+        kind=NOT_STRICT, a=SMALL, b=SMALL, c=SMALL, point=_points("A_", "B_", "C_"),
+        meanwhile=st.sampled_from(("write", "suspect", "sweep", "take over", "flush")),
+    )  # fmt: skip
+    def write_while_others_act(self, kind: str, a: int, b: int, c: int, point: Point, meanwhile: str) -> None:
+        """A process is slow at some point, and another one acts; what was only slow lands all the same."""
+        self._step(f"meanwhile {meanwhile}")
+        slow = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+        deed, others = self._deed(kind, a, b), []
+
+        def act() -> None:
+            quick = self.world.start("ray://quick" if meanwhile == "take over" else "")
+            match meanwhile:
+                case "write":
+                    others.append(insert(f"quick{next(self.world.numbers)}", f"p{c}", c))
+                    assert self.world.attempt(quick, others[0]) is None
+                case "suspect":
+                    quick.graph._writer.recover(also=quick.graph._sidecars.listed())
+                case "sweep":
+                    quick.graph.sweep(older_than_s=0)
+            if meanwhile != "take over":
+                self.world.stop(quick)
+            self.world.acting = slow.process
+
+        with self.world.at(slow, point, act):
+            refused = self.world.attempt(slow, deed)
+        if refused is not None and meanwhile != "take over":
+            raise refused
+        new = {d.actor: d for d in (*others, *([deed] if refused is None else []))}
+        actors = self.world.actors()[len(self.world.landed) :]
+        assert sorted(actors) == sorted(new)
+        self.world.lands(*(new[actor] for actor in actors))
+
+    # Recovery
+
+    @rule(index=SMALL)
+    def recover(self, index: int) -> None:
+        self._step("recover")
+        runner = self._runner(index)
+        self.world.acting = runner.process
+        runner.graph.recover()
+        if self._is_whole() and self.world.newest().owner == runner.owner:
+            self.world.check_recovered()
+
+    @precondition(_is_whole)
+    @rule(index=SMALL, point=_points("RECOVERY_", "D_"), nth=NTH)
+    def die_recovering(self, index: int, point: Point, nth: int) -> None:
+        self._step("die recovering")
+        runner = self._runner(index)
+        if self._dies(runner, point, nth, runner.graph.recover):
+            self._step("died recovering")
+
+    # Owners
+
+    @precondition(lambda self: len(self.world.runners) < RUNNERS_MAX)
+    @rule()
+    def take_over(self) -> None:
+        self._step("take over")
+        runner = self.world.start("ray://somewhere")
+        assert self.world.newest().owner == runner.owner
+
+    @rule(point=_points("OWNER_", "RECOVERY_"), address=st.sampled_from(("", "ray://somewhere")))
+    def die_taking_over(self, point: Point, address: str) -> None:
+        self._step("die taking over")
+        self.world.start_and_die(address, point)
+
+    @precondition(_is_whole)
+    @rule()
+    def hand_back(self) -> None:
+        self._step("hand back")
+        runner = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+        self.world.acting = runner.process
+        runner.graph.recover(take_over=True)
+        assert self.world.is_shared()
+        self.world.check_recovered()
+
+    # Foreign writers
+
+    @precondition(lambda self: self._is_whole() and self.world.is_shared())
+    @rule()
+    def foreign_write(self) -> None:
+        self._step("foreign write")
+        number = next(self.world.numbers)
+        self.drift = f"foreign{number}"
+        self.world.write_behind_our_back(self.drift, number)
+
+    @precondition(lambda self: not self._is_whole() and self.world.is_shared())
+    @rule(index=SMALL)
+    def write_to_a_drifted_table(self, index: int) -> None:
+        self._step("write to a drifted table")
+        runner = self._runner(index)
+        expected = self.world.refusal_of(runner) or TableDrift
+        refused = self.world.attempt(runner, insert("refused", "p0", 0))
+        assert isinstance(refused, (expected, TableDrift)), repr(refused)
+
+    @precondition(lambda self: not self._is_whole() and self.world.is_shared())
+    @rule(
+        adopt=st.booleans(),
+        point=st.none() | _points("REPAIR_", "D_BEFORE_NAME", "D_AFTER_NAME", "D_BEFORE_FOLD", "D_AFTER_FOLD"),
+    )
+    def repair(self, adopt: bool, point: Point | None) -> None:
+        """Adopt or discard what a foreign writer did; whoever does it may die on the way."""
+        self._step(f"repair adopt={adopt}")
+        runner = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+        actor = f"repair{next(self.world.numbers)}"
+
+        def act() -> None:
+            try:
+                runner.graph.repair(adopt=adopt, discard=not adopt, actor=actor)
+                self._see_through(runner)
+            except TableDrift:
+                assert adopt, "whatever it is, it can be set aside"
+
+        self._dies(runner, point or Point.SWEEP_BEFORE_PUT, 1, act)
+        if adopt and self.world.actors()[len(self.world.landed) :]:
+            name = self.drift
+            assert name is not None
+            age = int(name.removeprefix("foreign"))
+            self.world.lands(Deed(actor, lambda graph: None, lambda rows: rows["Person"].update({name: age})))
+        else:
+            self._lands_without_effect()
+        if not self.world.has_drifted():
+            self.drift = None
+
+    # Sweeping
+
+    @precondition(lambda self: self._is_whole() and self.world.is_shared())
+    @rule(point=st.none() | _points("SWEEP_", "D_"))
+    def sweep(self, point: Point | None) -> None:
+        """Everything that may go goes; whoever sweeps may die on the way."""
+        self._step("sweep")
+        runner = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+        self._dies(runner, point or Point.INIT_BEFORE_PUT, 1, lambda: runner.graph.sweep(older_than_s=0))
+
+    # Reading
+
+    @precondition(lambda self: self._is_whole() and self.world.commit_ids)
+    @rule(index=SMALL, which=st.integers(0, 50))
+    def read_the_past(self, index: int, which: int) -> None:
+        self._step("read the past")
+        self.world.check_past(self._runner(index), which % len(self.world.commit_ids))
+
+    @precondition(_is_whole)
+    @rule(index=SMALL)
+    def read(self, index: int) -> None:
+        self._step("read")
+        self.world.check_rows(self._runner(index))
+
+    @invariant()
+    def the_line_is_one_and_pins_what_there_is(self) -> None:
+        self.world.check_line()
+
+
+def test_a_graph_holds_what_its_model_does_through_all_its_lives() -> None:
+    Lives.taken.clear()
+    run_state_machine_as_test(
+        Lives,
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, print_blob=True, deadline=None),
+    )
+    steps = Lives.taken.total() - Lives.taken["died writing"] - Lives.taken["died recovering"]
+    print(f"{steps} steps: {dict(sorted(Lives.taken.items()))}")
+    assert steps >= STEPS_MIN
+    assert Lives.taken["died writing"] > EXAMPLES
