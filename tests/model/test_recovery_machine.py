@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,12 +25,15 @@ from hypothesis.stateful import (
 from omniray.engine.errors import OmnirayError, TableDrift
 from omniray.engine.failpoints import Point
 from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED
 from tests.model.recovery_world import Runner, World
 from tests.mortal import Crashed
 from tests.recovery.rows import Deed, Rows, delete, insert, load, update
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
-EXAMPLES, STEPS = (400, 80) if TORTURE else (int(os.environ.get("EX", "44")), 50)
+EXAMPLES, STEPS = (400, 80) if TORTURE else (int(os.environ.get("EX", "40")), 55)
+# Whoever finds something by a long run may wait until it is made small.
+PHASES = tuple(Phase) if TORTURE else (Phase.explicit, Phase.reuse, Phase.generate)
 STEPS_MIN = 2_000
 RUNNERS_MAX = 3
 POOL = 4
@@ -43,6 +46,8 @@ def _points(*areas: str) -> st.SearchStrategy[Point]:
 
 
 BEFORE_PUT = ("A_", "B_", "C_BEFORE")
+NOWHERE = Point.INIT_BEFORE_PUT  # where none of these processes comes
+COMING_AND_GOING = st.sampled_from(("start", "stop", "flush", "notice", "sweep", "sweep and die"))
 SMALL = st.integers(0, POOL - 1)
 NTH = st.sampled_from((1, 1, 2))
 KINDS = st.sampled_from(("insert", "append", "merge", "update", "delete", "overwrite"))
@@ -125,22 +130,37 @@ class Lives(RuleBasedStateMachine):
 
     # Processes
 
-    @precondition(lambda self: len(self.world.runners) < RUNNERS_MAX)
-    @rule()
-    def start(self) -> None:
-        self._step("start")
-        self.world.start()
+    @rule(
+        index=SMALL,
+        what=st.sampled_from(("start", "stop", "flush", "notice", "sweep", "sweep and die")),
+        point=SWEEPING,
+    )
+    def come_and_go(self, index: int, what: str, point: Point) -> None:
+        self._step(what)
+        match what:
+            case "start" if len(self.world.runners) < RUNNERS_MAX:
+                self.world.start()
+            case "notice":
+                self.world.notice()
+            case "stop" | "start" if self._is_whole():
+                self.world.stop(self._runner(index))
+            case "flush" if self._is_whole():
+                self._see_through(self._runner(index))
+            case "sweep" | "sweep and die" if self._is_whole() and self.world.is_shared():
+                self._sweep(point if what == "sweep and die" else NOWHERE)
 
-    @precondition(lambda self: self._is_whole() and self.world.runners)
-    @rule(index=SMALL)
-    def stop(self, index: int) -> None:
-        self._step("stop")
-        self.world.stop(self._runner(index))
+    def _see_through(self, runner: Runner) -> None:
+        """Finish Phase D, deletes and all."""
+        runner.graph.flush()
+        runner.graph._finaliser._tidy()
 
-    @rule()
-    def notice_the_dead(self) -> None:
-        self._step("notice")
-        self.world.notice()
+    def _sweep(self, point: Point) -> None:
+        """Everything that may go goes; whoever sweeps may die on the way."""
+        runner = self._embedded()
+        self._dies(runner, point, 1, lambda: runner.graph.sweep(older_than_s=0))
+
+    def _embedded(self) -> Runner:
+        return next((runner for runner in self.world.runners if runner.owner == EMBEDDED), None) or self.world.start()
 
     # Writing
 
@@ -216,17 +236,6 @@ class Lives(RuleBasedStateMachine):
             self.world.bury(runner, is_noticed=is_noticed)
         return runner.store.is_dead
 
-    def _see_through(self, runner: Runner) -> None:
-        """Finish Phase D, deletes and all."""
-        runner.graph.flush()
-        runner.graph._finaliser._tidy()
-
-    @precondition(_is_whole)
-    @rule(index=SMALL)
-    def flush(self, index: int) -> None:
-        self._step("flush")
-        self._see_through(self._runner(index))
-
     # Others meanwhile
 
     @precondition(lambda self: self._is_whole() and self.world.is_shared())
@@ -237,7 +246,7 @@ class Lives(RuleBasedStateMachine):
     def write_while_others_act(self, kind: str, a: int, b: int, c: int, point: Point, meanwhile: str) -> None:
         """A process is slow at some point, and another one acts; what was only slow lands all the same."""
         self._step(f"meanwhile {meanwhile}")
-        slow = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+        slow = self._embedded()
         deed, others = self._deed(kind, a, b), []
 
         def act() -> None:
@@ -263,48 +272,38 @@ class Lives(RuleBasedStateMachine):
         assert sorted(actors) == sorted(new)
         self.world.lands(*(new[actor] for actor in actors))
 
-    # Recovery
+    # Recovery and owners
 
-    @rule(index=SMALL)
-    def recover(self, index: int) -> None:
+    @rule(index=SMALL, point=st.just(NOWHERE) | _points("RECOVERY_", "D_"), nth=NTH)
+    def recover(self, index: int, point: Point, nth: int) -> None:
+        """Heal what the dead left; whoever does it may die on the way."""
         self._step("recover")
         runner = self._runner(index)
-        self.world.acting = runner.process
-        runner.graph.recover()
+        if self._dies(runner, point, nth, runner.graph.recover):
+            return self._step("died recovering")
         if self._is_whole() and self.world.newest().owner == runner.owner:
             self.world.check_recovered()
+        return None
 
-    @precondition(_is_whole)
-    @rule(index=SMALL, point=_points("RECOVERY_", "D_"), nth=NTH)
-    def die_recovering(self, index: int, point: Point, nth: int) -> None:
-        self._step("die recovering")
-        runner = self._runner(index)
-        if self._dies(runner, point, nth, runner.graph.recover):
-            self._step("died recovering")
+    @rule(what=st.sampled_from(("take over", "die", "hand back")), point=_points("OWNER_", "RECOVERY_"))
+    def change_owner(self, what: str, point: Point) -> None:
+        self._step(what)
+        match what:
+            case "take over" if len(self.world.runners) < RUNNERS_MAX:
+                runner = self.world.start("ray://somewhere")
+                assert self.world.newest().owner == runner.owner
+            case "die":
+                self.world.start_and_die("ray://somewhere", point)
+            case "hand back":
+                self._hand_back()
 
-    # Owners
-
-    @precondition(lambda self: len(self.world.runners) < RUNNERS_MAX)
-    @rule()
-    def take_over(self) -> None:
-        self._step("take over")
-        runner = self.world.start("ray://somewhere")
-        assert self.world.newest().owner == runner.owner
-
-    @rule(point=_points("OWNER_", "RECOVERY_"), address=st.sampled_from(("", "ray://somewhere")))
-    def die_taking_over(self, point: Point, address: str) -> None:
-        self._step("die taking over")
-        self.world.start_and_die(address, point)
-
-    @precondition(_is_whole)
-    @rule()
-    def hand_back(self) -> None:
-        self._step("hand back")
-        runner = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+    def _hand_back(self) -> None:
+        runner = self._embedded()
         self.world.acting = runner.process
         runner.graph.recover(take_over=True)
         assert self.world.is_shared()
-        self.world.check_recovered()
+        if self._is_whole():
+            self.world.check_recovered()
 
     # Foreign writers
 
@@ -325,15 +324,16 @@ class Lives(RuleBasedStateMachine):
         refused = self.world.attempt(runner, insert("refused", "p0", 0))
         assert isinstance(refused, (expected, TableDrift)), repr(refused)
 
-    @precondition(lambda self: not self._is_whole() and self.world.is_shared())
+    @precondition(lambda self: not self._is_whole())
     @rule(
         adopt=st.booleans(),
-        point=st.none() | _points("REPAIR_", "D_BEFORE_NAME", "D_AFTER_NAME", "D_BEFORE_FOLD", "D_AFTER_FOLD"),
+        point=st.just(NOWHERE) | _points("REPAIR_", "D_BEFORE_NAME", "D_AFTER_NAME", "D_BEFORE_FOLD", "D_AFTER_FOLD"),
     )
-    def repair(self, adopt: bool, point: Point | None) -> None:
+    def repair(self, adopt: bool, point: Point) -> None:
         """Adopt or discard what a foreign writer did; whoever does it may die on the way."""
         self._step(f"repair adopt={adopt}")
-        runner = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
+        self._hand_back()
+        runner = self._embedded()
         actor = f"repair{next(self.world.numbers)}"
 
         def act() -> None:
@@ -343,7 +343,7 @@ class Lives(RuleBasedStateMachine):
             except TableDrift:
                 assert adopt, "whatever it is, it can be set aside"
 
-        self._dies(runner, point or Point.SWEEP_BEFORE_PUT, 1, act)
+        self._dies(runner, point, 1, act)
         if adopt and self.world.actors()[len(self.world.landed) :]:
             name = self.drift
             assert name is not None
@@ -354,29 +354,15 @@ class Lives(RuleBasedStateMachine):
         if not self.world.has_drifted():
             self.drift = None
 
-    # Sweeping
-
-    @precondition(lambda self: self._is_whole() and self.world.is_shared())
-    @rule(point=st.none() | _points("SWEEP_", "D_"))
-    def sweep(self, point: Point | None) -> None:
-        """Everything that may go goes; whoever sweeps may die on the way."""
-        self._step("sweep")
-        runner = next((r for r in self.world.runners if r.owner == "embedded"), None) or self.world.start()
-        self._dies(runner, point or Point.INIT_BEFORE_PUT, 1, lambda: runner.graph.sweep(older_than_s=0))
-
     # Reading
 
     @precondition(lambda self: self._is_whole() and self.world.commit_ids)
     @rule(index=SMALL, which=st.integers(0, 50))
-    def read_the_past(self, index: int, which: int) -> None:
-        self._step("read the past")
-        self.world.check_past(self._runner(index), which % len(self.world.commit_ids))
-
-    @precondition(_is_whole)
-    @rule(index=SMALL)
-    def read(self, index: int) -> None:
+    def read(self, index: int, which: int) -> None:
         self._step("read")
-        self.world.check_rows(self._runner(index))
+        runner = self._runner(index)
+        self.world.check_rows(runner)
+        self.world.check_past(runner, which % len(self.world.commit_ids))
 
     @invariant()
     def the_line_is_one_and_pins_what_there_is(self) -> None:
@@ -387,7 +373,7 @@ def test_a_graph_holds_what_its_model_does_through_all_its_lives() -> None:
     Lives.taken.clear()
     run_state_machine_as_test(
         Lives,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, print_blob=True, deadline=None),
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, phases=PHASES, print_blob=True),
     )
     steps = Lives.taken.total() - Lives.taken["died writing"] - Lives.taken["died recovering"]
     print(f"{steps} steps: {dict(sorted(Lives.taken.items()))}")

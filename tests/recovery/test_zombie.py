@@ -88,7 +88,7 @@ def test_a_coordinator_s_writer_that_wakes_after_a_take_over_is_fenced_and_chang
         successor = Graph(store, read_only=False, owner=str(Incarnation.new("ray://successor")))
         expected += commits(successor, number)
         successor.flush()
-        successor._finaliser._tidy()  # else it would come to that while we look
+        successor._finaliser.tidy()  # else it would come to that while we look
         line, files = successor._log.newest_listed(), set(store.files(""))
 
         answer = continued(zombie)

@@ -11,10 +11,12 @@ from pathlib import Path
 import lance
 import pytest
 
-from omniray.engine import finalise
+from omniray.engine import archive, finalise
 from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
-from omniray.engine.finalise import give_final_name, wait_for_final_name
+from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.finalise import give_final_name, observe_final_name, wait_for_final_name
 from omniray.engine.line import Answer, CommitObject, Pin
+from omniray.engine.recovery import FinalName
 from omniray.engine.store import DirectoryStore, ObjectStore
 from omniray.engine.version_names import final_name
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
@@ -147,6 +149,33 @@ def test_unclear_answers_are_asked_again_and_then_told(store: ObjectStore, monke
     monkeypatch.setattr(store, "copy_if_absent", unclear_twice)
     give_final_name(store, PERSON, pin)
     assert plain_names(store) == ["ann"]
+
+
+def test_what_a_final_name_holds_is_told_from_its_bytes(store: ObjectStore) -> None:
+    pin = commit_and_die(store, "ann")
+    assert pin.staging is not None
+    assert observe_final_name(store, pin) is FinalName.ABSENT
+    give_final_name(store, PERSON, pin)
+    assert observe_final_name(store, pin) is FinalName.OURS
+    assert observe_final_name(store, replace(pin, transaction="another")) is FinalName.FOREIGN
+
+
+def test_a_version_that_was_moved_to_the_history_had_its_final_name(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever comes late to Phase D would call it lost."""
+    monkeypatch.setattr(archive, "KEPT_VERSIONS", 1)
+    pin = commit_and_die(store, "ann")
+    give_final_name(store, PERSON, pin)
+    parts = parts_of(store)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
+    parts.close()
+    archive.archive(store, "nodes/Person")
+    assert pin.staging is not None
+    assert store.get(final_name(pin.staging)) is None
+    assert observe_final_name(store, pin) is FinalName.OURS
+    give_final_name(store, PERSON, pin)
+    assert store.get(final_name(pin.staging)) is None
 
 
 # Readers that may not write
@@ -325,6 +354,52 @@ def test_a_staging_name_that_can_t_be_deleted_is_no_failure(parts: Parts, monkey
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
     parts.finaliser.flush()
     assert plain_names(parts.store) == ["ann"]
+
+
+# Sidecars
+
+
+def test_an_operation_s_sidecar_is_there_until_it_is_folded_and_gone_after_close(any_root: Root) -> None:
+    parts = parts_of(create_store(any_root))
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"], CITY: ["rome"]}))
+    landed = parts.newest()
+    assert parts.sidecars.listed() == [landed.op_id]
+    folded: list[int] = []
+    with armed({Point.D_BEFORE_SIDECARS: Action(lambda: folded.append(parts.manifest.folded_through()))}):
+        parts.close()
+    assert folded
+    assert all(through >= landed.seq for through in folded)
+    assert parts.sidecars.listed() == []
+
+
+def test_the_sidecar_stays_when_the_fold_fails(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.manifest, "fold", _down)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    with pytest.raises(StorageError):
+        parts.close()
+    assert parts.sidecars.listed() == [parts.newest().op_id]
+    assert staging_names(parts.store) == [], "it has its final name"
+
+
+def test_a_sidecar_that_can_t_be_deleted_is_no_failure_and_stays_for_the_next_recovery(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parts.sidecars, "delete", _down)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    parts.close()
+    assert "event=tidy_failed sidecars=1" in caplog.text
+    assert parts.sidecars.listed() == [parts.newest().op_id]
+
+
+def test_when_nothing_new_comes_everything_is_finished_and_cleared_away_by_itself(parts: Parts) -> None:
+    """Neither a flush nor a close is needed: in the steady state there is no sidecar and no staging name."""
+    idle = threading.Event()
+    with armed({Point.D_AFTER_SIDECARS: Action(idle.set)}):
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+        assert idle.wait(timeout=60)
+    assert parts.sidecars.listed() == []
+    assert staging_names(parts.store) == []
+    assert parts.manifest.folded_through() == parts.newest().seq
 
 
 def test_the_final_name_is_the_staging_name_without_its_suffix() -> None:

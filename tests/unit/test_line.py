@@ -22,6 +22,7 @@ from omniray.engine.line import (
     Recovery,
     believable,
     belonging,
+    change_owner,
     check_format,
     decode,
     encode,
@@ -31,6 +32,7 @@ from omniray.engine.line import (
     landed_in,
     may_answer,
     reaches,
+    remark,
     unlawful,
 )
 
@@ -55,6 +57,7 @@ S = CommitObject(
     commits=(commit("c-7"),),
     finalised_through=3,
     head="c-7",
+    swept_before_us=5,
 )
 
 
@@ -115,6 +118,7 @@ def test_the_head_is_the_newest_commit_or_the_predecessors_where_there_is_none()
         (replace(after(), epoch=2), "may not follow"),
         (replace(after(), epoch=5, commits=()), "may not follow"),
         (replace(after(), finalised_through=2), "finalised_through"),
+        (replace(after(), swept_before_us=4), "swept_before"),
         (replace(after(), pins={PERSON: pin(6, 8)}), "forgets the pins of edge:Knows"),
     ],
 )
@@ -126,6 +130,53 @@ def test_an_unlawful_successor_is_named_as_such(candidate: CommitObject, reason:
 
 def test_a_change_of_owner_is_an_object_of_its_own_with_the_next_epoch() -> None:
     assert unlawful(S, replace(after(commits=()), epoch=4, owner="coordinator-1")) is None
+
+
+def test_a_change_of_owner_fences_everything_under_way_and_repeats_the_rest() -> None:
+    taken = change_owner(S, op_id="raise", owner="coordinator-1")
+    assert unlawful(S, taken) is None
+    assert (taken.seq, taken.prev_op_id, taken.epoch, taken.owner) == (8, "op-7", 4, "coordinator-1")
+    assert (taken.pins, taken.head, taken.finalised_through, taken.commits) == (S.pins, "c-7", 3, ())
+    assert unlawful(taken, replace(after(), seq=9, prev_op_id="raise")) is not None, "the old epoch may not follow"
+    assert fate(after(), Answer.REFUSED, taken) is Fate.FENCED
+
+
+def test_a_raise_keeps_its_owner_and_fences_all_the_same() -> None:
+    raised = change_owner(S, op_id="raise", owner=EMBEDDED)
+    assert (raised.epoch, raised.owner) == (4, EMBEDDED)
+    assert fate(after(), Answer.UNCLEAR, raised) is Fate.FENCED
+
+
+def test_a_change_of_owner_with_a_commit_in_it_is_unlawful() -> None:
+    """Else whoever was fenced could commit by taking over in the same breath."""
+    assert unlawful(S, replace(change_owner(S, op_id="raise", owner="coordinator-1"), commits=(commit("c-8"),)))
+
+
+# Remarks
+
+TOLD = Recovery("op-2", "RolledBack", "ann", "Load", {PERSON: "NoMovement"}, 1)
+
+
+def test_a_remark_changes_no_table_and_no_owner() -> None:
+    said = remark(S, op_id="op-8", recoveries=(TOLD,))
+    assert unlawful(S, said) is None
+    assert (said.seq, said.epoch, said.owner) == (8, 3, EMBEDDED)
+    assert (said.pins, said.head, said.commits, said.recoveries) == (S.pins, "c-7", (), (TOLD,))
+    assert said.introduced() == {}
+
+
+@pytest.mark.parametrize(("before", "said", "holds"), [(0, 7, 7), (9, 7, 9), (9, 0, 9)])
+def test_what_was_swept_stays_swept(before: int, said: int, holds: int) -> None:
+    newest = replace(S, swept_before_us=before)
+    swept = remark(newest, op_id="op-8", swept_before_us=said)
+    assert swept.swept_before_us == holds
+    assert unlawful(newest, swept) is None
+    assert after(swept).swept_before_us == holds
+    assert change_owner(swept, op_id="op-9", owner="x").swept_before_us == holds
+
+
+def test_recoveries_are_told_once_and_not_repeated_by_what_follows() -> None:
+    assert after(remark(S, op_id="op-8", recoveries=(TOLD,))).recoveries == ()
 
 
 # Answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -280,6 +281,31 @@ def test_empty_folders_are_deleted_and_those_with_files_stay(directory: Director
     directory.delete("kept/file")
     directory.delete_empty_folders()
     assert not directory.root.exists()
+
+
+def test_empty_folders_are_deleted_from_a_folder_downward(directory: DirectoryStore) -> None:
+    for folder in ("empty/deeper", "other"):
+        (directory.root / folder).mkdir(parents=True)
+    directory.delete_empty_folders("empty")
+    assert [path.name for path in directory.root.iterdir()] == ["other"]
+
+
+def test_a_folder_that_is_deleted_just_before_a_file_is_put_into_it_is_made_again(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes empty folders can't know that somebody has just made one."""
+    mkstemp, deleted = tempfile.mkstemp, []
+
+    def late(**options: Any) -> tuple[int, str]:
+        if not deleted:
+            deleted.append(options["dir"])
+            directory.delete_empty_folders()
+        return mkstemp(**options)
+
+    monkeypatch.setattr(tempfile, "mkstemp", late)
+    assert directory.put_if_absent("a/b/file", b"1") is Answer.CREATED
+    assert directory.get("a/b/file") == b"1"
+    assert deleted
 
 
 def test_a_file_that_vanishes_while_they_are_listed_is_left_out(directory: DirectoryStore) -> None:
