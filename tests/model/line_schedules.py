@@ -6,6 +6,7 @@ folder that prunes, a reader of the history. They race, sleep and die; their put
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Generator, Iterable
 
@@ -132,7 +133,7 @@ def _clear_folded(world: World, name: str) -> None:
 
 def coordinator(world: World, name: str) -> Steps:
     """Takes the line over, commits as its owner, hands it back; where it is fenced, or in doubt, a life of it ends."""
-    for life in range(1_000_000):
+    for life in itertools.count():
         for _ in range(world.rng.randint(5, 25)):
             yield
         owner = f"{name}#{life}"

@@ -1,8 +1,8 @@
 """A graph on disk, processes on it that live and die within one real process, and a plain model of what it must hold.
 
 A process here is an open `Graph` with a store of its own, which goes dead where the process dies. Who is known to be
-dead is up to the world, and so is every pause: no thread of the engine acts by a timer. So the same steps give the same
-end.
+dead is up to the world, and so is every pause: no thread of the engine acts by a timer, and tasks of a pool are done in
+turn. So the same steps give the same end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import lance
 import pytest
@@ -41,15 +42,32 @@ from tests.stores import Root
 
 NEVER_S = 1e6
 BIRTH = "Init"
+_DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # deaths here are not the machine's
 _FIRST = Process("this machine", 0, "1")
 
 
 @functools.cache
 def _newborn() -> tempfile.TemporaryDirectory[str]:
     """A graph just after its birth, to be copied."""
-    folder = tempfile.TemporaryDirectory()
+    folder = tempfile.TemporaryDirectory(dir=_DIR)
     create_store(Root(folder.name, {}))
     return folder
+
+
+class InTurn:
+    """Stands in for a pool of threads: each task is done at once, so that they always come in the same order."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def submit(self, task: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(task(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -63,10 +81,7 @@ class Runner:
 
     def is_here(self) -> bool:
         """Whether the thread that asks is one of this process: the test's own acts for whoever acts."""
-        thread = threading.current_thread()
-        parts = (self.graph._finaliser, self.graph._writer)
-        pools = [thread for part in parts for thread in part._pool._threads]
-        return thread in (threading.main_thread(), self.graph._finaliser._thread, *pools)
+        return threading.current_thread() in (threading.main_thread(), self.graph._finaliser._thread)
 
     def catch_up(self) -> None:
         """Wait until Phase D is as far as it goes without being asked for more."""
@@ -79,7 +94,7 @@ class Runner:
 class World:
     """All of it. The model is the deeds that have landed, in their order."""
 
-    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=lambda: tempfile.TemporaryDirectory(dir=_DIR))
     landed: list[Deed] = field(default_factory=list)
     rows: Rows = field(default_factory=lambda: copy.deepcopy(NOTHING))
     commit_ids: list[str] = field(default_factory=list)
@@ -95,6 +110,8 @@ class World:
             self.patch.setattr(module, "this_process", lambda: self.acting)
         for module in (heal, owner):
             self.patch.setattr(module, "is_known_dead", lambda process: process in self.known_dead)
+        for module in (writer, finalise):
+            self.patch.setattr(module, "ThreadPoolExecutor", InTurn)
         self.patch.setattr(heal, "SETTLED_S", -1.0)  # whatever was left is seen by the next write that looks
         self.patch.setattr(heal, "LOOK_EVERY_S", 0.0)
         self.patch.setattr(finalise, "IDLE_S", NEVER_S)
@@ -118,11 +135,11 @@ class World:
         return runner
 
     def start_and_die(self, address: str, point: Point) -> None:
-        """A process dies at a point while it opens the graph; if it does not come there, it ends as it should."""
+        """A process dies at a point while it opens the graph; if it does not come there, it ends as well as it can."""
         self.acting = Process("this machine", next(self.numbers), "1")
         store = MortalStore(self.store)
         name = str(Incarnation.new(address)) if address else EMBEDDED
-        with dying_at(store, point):
+        with dying_at(store, point), contextlib.suppress(TableDrift):
             Graph(cast(ObjectStore, store), read_only=False, owner=name).close()
         if store.is_dead:
             self.known_dead.add(self.acting)
@@ -176,6 +193,11 @@ class World:
         if runner.owner != EMBEDDED:
             return Fenced
         return None if Incarnation.parse(held_by).process in self.known_dead else LineOwned
+
+    def has_remains(self) -> bool:
+        """Whether there is something of a process that died."""
+        sidecars = Sidecars(self.store)
+        return not {one.process for one in sidecars.read_all(sidecars.listed())} <= {r.process for r in self.runners}
 
     def is_shared(self) -> bool:
         return self.newest().owner == EMBEDDED

@@ -8,6 +8,7 @@ next      the next write works
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -112,7 +113,7 @@ def _check_line(store: ObjectStore, history: Sequence[LineageEntry]) -> None:
     """The line is one, and `__manifest` has folded all that it tells."""
     manifest = Manifest(store, MAIN)
     line = _line(store)
-    for younger, older in zip(line, line[1:], strict=False):
+    for younger, older in itertools.pairwise(line):
         assert unlawful(older, younger) is None
     folded_through = manifest.folded_through()
     told = [obj for obj in line if obj.seq > folded_through and (obj.commits or obj.recoveries)]

@@ -49,14 +49,14 @@ def on_s3(parent: Zygote) -> Iterator[Matrix]:
 def judge_all(matrix: Matrix, template: Template, dooms: Iterable[Kill], where: str) -> int:
     """Judge states one after the other, and tell of all that failed; says how many there were."""
     dooms = [doom for doom in dooms if REPLAYED in ("", f"{doom.point}@{doom.nth}")]
-    failures = []
+    failures, killed = [], 0
     for doom in dooms:
         try:
-            matrix.judge(doom, template)
+            killed += matrix.judge(doom, template)
         except Exception as error:
             failures.append(f"{doom} on {where}: {type(error).__name__}: {error}")
     assert not failures, f"{len(failures)} of {len(dooms)} states are not whole:\n" + "\n".join(failures)
-    return len(dooms)
+    return killed
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,9 @@ def test_two_lives_of_one_coordinator_are_two_owners() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "dead"), [(EMBEDDED, False), (A, False), (DEAD_ON_THIS_MACHINE, True), (ON_ANOTHER_MACHINE, False)]
+    ("owner", "dead"),
+    [(EMBEDDED, False), (A, False), (DEAD_ON_THIS_MACHINE, True), (ON_ANOTHER_MACHINE, False)],
+    ids=["embedded", "alive", "dead on this machine", "on another machine"],
 )
 def test_only_an_owner_whose_process_ended_on_this_machine_is_known_to_be_dead(owner: str, dead: bool) -> None:
     assert is_owner_known_dead(owner) is dead
@@ -251,6 +253,7 @@ def test_a_coordinator_s_own_recovery_does_not_fence_it(opened: Callable[..., Pa
 @pytest.mark.parametrize(
     ("owner", "newest_owner", "error"),
     [(EMBEDDED, EMBEDDED, None), (A, A, None), (EMBEDDED, A, LineOwned), (A, B, Fenced), (A, EMBEDDED, Fenced)],
+    ids=["everybody", "the owner", "everybody but the owner", "a predecessor", "one that handed it back"],
 )
 def test_only_the_owner_of_the_newest_object_may_go_on(
     opened: Callable[..., Parts], owner: str, newest_owner: str, error: type[Exception] | None

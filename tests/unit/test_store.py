@@ -294,7 +294,8 @@ def test_a_folder_that_is_deleted_just_before_a_file_is_put_into_it_is_made_agai
     directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever deletes empty folders can't know that somebody has just made one."""
-    mkstemp, deleted = tempfile.mkstemp, []
+    mkstemp = tempfile.mkstemp
+    deleted: list[Path] = []
 
     def late(**options: Any) -> tuple[int, str]:
         if not deleted:

@@ -27,6 +27,7 @@ from omniray.engine.errors import (
 )
 from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, encode, follow
 from omniray.engine.owner import take_over
+from omniray.engine.sidecar import Sidecar
 from omniray.engine.state import PinnedState
 from omniray.engine.store import ObjectStore
 from omniray.engine.tip import RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
@@ -322,6 +323,28 @@ def test_a_writer_that_meets_a_newer_format_stops(opened: Callable[[], Parts], s
     assert parts.clock.slept_s == []
 
 
+# Sidecars
+
+
+def test_a_write_whose_sidecar_can_t_be_put_aborts_and_leaves_nothing(
+    opened: Callable[[], Parts], store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Phase C starts only after the sidecar's put is confirmed."""
+
+    def down(sidecar: Sidecar) -> None:
+        raise StorageError("the store is down")
+
+    parts = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.sidecars, "put", down)
+        with pytest.raises(StorageError, match="the store is down"):
+            add(parts, "ann")
+    assert [obj.seq for obj in parts.line()] == [1]
+    assert [p for p in files_below(f"{store.uri}/nodes/Person") if p.startswith("data/") or ".manifest-" in p] == []
+    add(parts, "ann")
+    assert parts.rows() == ["ann"]
+
+
 # Unclear answers
 
 
@@ -367,6 +390,7 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_with_its_id_and_noth
             parts.writer.commit(intent)
     assert unknown.value.facts == {"txn_id": intent.commit_id}
     assert UNCLEAR_TIMEOUT_S <= parts.clock.now_s < UNCLEAR_TIMEOUT_S + 5
+    assert len(parts.sidecars.listed()) == 1
     assert [p for p in files_below(f"{store.uri}/nodes/Person") if p.startswith("data/") or ".manifest-" in p] != []
     other = opened()
     add(other, "bob")
