@@ -154,7 +154,7 @@ def outcome(
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of a write whose answer was lost: committed, or not and never to be."""
+    """Say what became of a write whose answer was lost: committed, or not."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, opening(out, uri, options) as graph:
         found = graph.outcome(txn_id)

@@ -26,7 +26,7 @@ from omniray.engine.owner import release, take_over
 from omniray.engine.repair import Repair, RepairReport
 from omniray.engine.schema import Schema
 from omniray.engine.schema_files import SchemaState, read_schema
-from omniray.engine.sidecar import Sidecar, Sidecars
+from omniray.engine.sidecar import STAGING, Sidecar, Sidecars
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore, open_store
@@ -79,6 +79,12 @@ def _read_schema_file(path: Path) -> str:
         raise InputError(f"can't read the schema {path}: {error.strerror}", path=str(path)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"can't read the schema {path}: it is not UTF-8 (byte {error.start})") from error
+
+
+def _still_open(txn_id: str, advice: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"a try of {txn_id} may be under way: {advice}, or write again with this txn_id", txn_id=txn_id
+    )
 
 
 class Graph:
@@ -287,32 +293,32 @@ class Graph:
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def outcome(self, txn_id: str) -> Outcome:
-        """What became of a write whose answer was lost: committed, or not and never to be.
+        """What became of a write whose answer was lost: whether it was committed.
 
-        If a try of it may still be under way, that try is fenced first. Raises `OutcomeUnknown` where that can't be
-        done: in a graph that was opened read-only, or whose line belongs to a coordinator.
+        A try of it that may still be under way is fenced first, so "not committed" stays true unless the write is sent
+        again. Raises `OutcomeUnknown` while a load of this id is still being read, and where nothing can be fenced:
+        in a graph that was opened read-only, or whose line belongs to a coordinator.
         """
         txn_id = checked_txn_id(txn_id)
-        tries = [s.operation_id for s in self._all_sidecars() if txn_id in {intent.commit_id for intent in s.intents}]
+        # Before the line is read: a try has its sidecar before its put can be, so what has none now has been decided.
+        tries = [s for s in self._sidecars.read_all(self._sidecars.listed()) if txn_id in s.commit_ids]
         found = self._lineage.commit(txn_id)
         if found is None and tries:
             self._fence(txn_id, tries)
             found = self._lineage.commit(txn_id)
         return Outcome(txn_id, committed=found is not None)
 
-    def _all_sidecars(self) -> list[Sidecar]:
-        """Every try under way: a try has its sidecar before its put can be, so what has none now has been decided."""
-        return self._sidecars.read_all(self._sidecars.listed())
-
-    def _fence(self, txn_id: str, operation_ids: list[str]) -> None:
-        owned_by_other = self._reading.newest.owner != self._owner
-        if self._read_only or owned_by_other:
-            why = "its coordinator has to be asked" if owned_by_other else "open the graph read-write to find out"
-            raise OutcomeUnknown(
-                f"a try of {txn_id} may be under way: {why}, or write again with this txn_id", txn_id=txn_id
-            )
+    def _fence(self, txn_id: str, tries: Sequence[Sidecar]) -> None:
+        """Make sure that no try of a write can land any more, or raise."""
+        if self._reading.newest.owner != self._owner:
+            raise _still_open(txn_id, "the coordinator of this branch has to be asked")
+        if self._read_only:
+            raise _still_open(txn_id, "open the graph read-write to find out")
         self._writable(MAIN)
-        self._writer.recover(also=operation_ids)
+        begun = [sidecar.operation_id for sidecar in tries if sidecar.kind != STAGING]
+        left = self._writer.recover(also=begun).left
+        if any(sidecar.operation_id in left for sidecar in tries):
+            raise _still_open(txn_id, "ask again when it has ended")
 
     # Reading
 

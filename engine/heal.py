@@ -103,7 +103,7 @@ class Recoverer:
         return [sidecar for sidecar in self._sidecars.read_all(listed) if self._is_gone(sidecar)]
 
     def recover(self, tip: Tip, *, also: Iterable[str] = ()) -> RecoveryReport:
-        """Recover every operation whose owner is gone, and those in `also`, whose callers know that they are."""
+        """Recover every operation whose owner is gone, and those in `also`, which are to be fenced in any case."""
         self._looked_at = self._now()
         wanted = set(also)
         found = self._sidecars.read_all(self._sidecars.listed())

@@ -65,6 +65,10 @@ class Sidecar:
         return f"{self.kind} {self.operation_id} of {self.process} on {tables}"
 
     @property
+    def commit_ids(self) -> tuple[str, ...]:
+        return tuple(intent.commit_id for intent in self.intents)
+
+    @property
     def actor(self) -> str:
         return ", ".join(dict.fromkeys(intent.actor for intent in self.intents))
 

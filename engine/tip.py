@@ -1,7 +1,7 @@
 """The end of a branch's line as one process knows it: follow it, and extend it by one object at a time.
 
 Everything that is put into a line goes through here: a write's Phase C, a recovery's raise and its record, take-overs,
-sweeps and repairs. A `Tip` belongs to one thread at a time; others make their own.
+sweeps and repairs. Threads that only read may share a `Tip`; one that puts has its own.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a write: it was committed, as the commit of the same id, or it was not and never will be."""
+    """What became of a write: whether it was committed, as the commit of the same id."""
 
     txn_id: str
     committed: bool

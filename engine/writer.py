@@ -186,9 +186,9 @@ class Writer:
         _refuse_swept(resolution.tables, base)
         sidecar = self._sidecar(intent, base, resolution)
         staged = self._stage(sidecar, base, resolution.tables)
-        if staged is None:
+        if looking is not None and self._heal(looking, sidecar, staged or {}):
             return None
-        if looking is not None and self._heal(looking, sidecar, staged):
+        if staged is None:
             return None
         changed = {
             key: Pin(v.version, v.transaction, base.seq + 1, v.rows, staging=v.staging) for key, v in staged.items()
