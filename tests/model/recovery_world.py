@@ -28,7 +28,7 @@ from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import Fenced, LineOwned, OmnirayError, TableDrift
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.graph import Graph
-from omniray.engine.line import EMBEDDED, CommitObject, unlawful
+from omniray.engine.line import EMBEDDED, Answer, CommitObject, encode, unlawful
 from omniray.engine.owner import Incarnation
 from omniray.engine.process import Process
 from omniray.engine.sidecar import Sidecars
@@ -101,6 +101,7 @@ class World:
     runners: list[Runner] = field(default_factory=list)
     known_dead: set[Process] = field(default_factory=set)
     missing: list[Process] = field(default_factory=list)  # dead, and nobody knows yet
+    on_their_way: list[tuple[CommitObject, Deed]] = field(default_factory=list)  # puts of the dead
     acting: Process = _FIRST
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
@@ -162,9 +163,9 @@ class World:
             self.missing.append(runner.process)
 
     def notice(self) -> None:
-        """What was long believed to be slow is taken for dead."""
-        self.known_dead.update(self.missing)
-        self.missing.clear()
+        """Who was believed to be slow for the longest time is taken for dead."""
+        if self.missing:
+            self.known_dead.add(self.missing.pop(0))
 
     @contextlib.contextmanager
     def at(self, runner: Runner, point: Point, do: Callable[[], None], nth: int = 1) -> Iterator[None]:
@@ -228,6 +229,26 @@ class World:
         runner.catch_up()
         return None
 
+    def die_putting(self, runner: Runner, deed: Deed) -> None:
+        """Let a process die while its put is on its way; one that is refused before that lives on."""
+        log = runner.graph._log
+
+        def send(obj: CommitObject) -> Answer:
+            if not any(commit.actor == deed.actor for commit in obj.commits):
+                return CommitLog.put(log, obj)
+            self.on_their_way.append((obj, deed))
+            return runner.store.die()
+
+        log.put = send  # type: ignore[method-assign]
+        with contextlib.suppress(Crashed):
+            self.attempt(runner, deed)
+        del log.put
+
+    def arrive(self) -> None:
+        """A put comes to the store, long after whoever sent it has died."""
+        obj, _ = self.on_their_way.pop()
+        self.store.put_if_absent(self.log.path(obj.seq), encode(obj))
+
     # What must hold
 
     def check_rows(self, runner: Runner) -> None:
@@ -257,7 +278,8 @@ class World:
         try:
             for runner in list(self.runners):
                 self.stop(runner)
-            self.notice()
+            while self.missing:
+                self.notice()
             last = self.start()
             if not self.is_shared():
                 last.graph.recover(take_over=True)

@@ -31,7 +31,7 @@ from tests.mortal import Crashed
 from tests.recovery.rows import Deed, Rows, delete, insert, load, update
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
-EXAMPLES, STEPS = (400, 80) if TORTURE else (22, 60)
+EXAMPLES, STEPS = (400, 80) if TORTURE else (25, 60)
 # Whoever finds something by a long run may wait until it is made small.
 PHASES = tuple(Phase) if TORTURE else (Phase.explicit, Phase.reuse, Phase.generate)
 STEPS_MIN = 1_000  # of each half
@@ -71,6 +71,7 @@ class Lives(RuleBasedStateMachine):
     """The steps, and what each of them must come to."""
 
     taken: ClassVar[Counter[str]] = Counter()
+    happened: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,13 +237,42 @@ class Lives(RuleBasedStateMachine):
 
         if not self._dies(runner, point, nth, act, is_noticed=is_noticed):
             return self._finish(runner, deed, expected, answers[0])
-        self._step("died writing")
+        self.happened["died writing"] += 1
         is_in = self.world.actors()[len(self.world.landed) :] == [deed.actor]
         assert not (is_in and nth == 1 and point.name.startswith(BEFORE_PUT))
         assert is_in or answers != [None], "acknowledged and lost"
         if is_in:
             self.world.lands(deed)
         return None
+
+    @precondition(_is_whole)
+    @rule(index=SMALL, kind=KINDS, a=SMALL, b=SMALL, moment=_points("RECOVERY_") | st.just(NOWHERE))
+    def die_putting(self, index: int, kind: str, a: int, b: int, moment: Point) -> None:
+        """A process dies while its commit is on its way; that arrives at some moment of a recovery, or long after."""
+        self._step("die putting")
+        runner = self._writer(index)
+        self.world.die_putting(runner, self._deed(kind, a, b))
+        if runner.store.is_dead:
+            self.world.bury(runner, is_noticed=False)
+            self._arrive(self.world.start(), moment)
+
+    @precondition(lambda self: self._is_whole() and self.is_rested and self.world.on_their_way)
+    @rule(index=SMALL, moment=_points("RECOVERY_"))
+    def a_put_arrives(self, index: int, moment: Point) -> None:
+        self._step("a put arrives", is_upkeep=True)
+        self._arrive(self._runner(index), moment)
+
+    def _arrive(self, healer: Runner, moment: Point) -> None:
+        """Let the last put on its way arrive while a process recovers: it is seen, or refused."""
+        deed = self.world.on_their_way[-1][1]
+        while self.world.missing:
+            self.world.notice()
+        self.world.acting = healer.process
+        with self.world.at(healer, moment, self.world.arrive):
+            healer.graph.recover()
+        if self.world.actors()[len(self.world.landed) :]:
+            self.happened["a late put landed"] += 1
+            self.world.lands(deed)
 
     def _dies(
         self, runner: Runner, point: Point, nth: int, act: Callable[[], object], *, is_noticed: bool = True
@@ -303,10 +333,10 @@ class Lives(RuleBasedStateMachine):
         self._step("recover", is_upkeep=not self._is_whole())
         runner = self._runner(index)
         if self._dies(runner, point, nth, runner.graph.recover):
-            return self._step("died recovering")
+            self.happened["died recovering"] += 1
+            return
         if self._is_whole() and self.world.newest().owner == runner.owner:
             self.world.check_recovered()
-        return None
 
     @precondition(lambda self: self.is_rested)
     @rule(what=st.sampled_from(("take over", "die", "hand back")), point=_points("OWNER_", "RECOVERY_"))
@@ -393,11 +423,11 @@ class OtherLives(Lives):
 @pytest.mark.parametrize("lives", [Lives, OtherLives])
 def test_a_graph_holds_what_its_model_does_through_all_its_lives(lives: type[Lives]) -> None:
     lives.taken.clear()
+    lives.happened.clear()
     run_state_machine_as_test(
         lives,
         settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, phases=PHASES, print_blob=True),
     )
-    steps = lives.taken.total() - lives.taken["died writing"] - lives.taken["died recovering"]
-    print(f"{steps} steps: {dict(sorted(lives.taken.items()))}")
-    assert steps >= STEPS_MIN
-    assert lives.taken["died writing"] > EXAMPLES
+    print(f"{lives.taken.total()} steps: {dict(lives.taken)}, {dict(lives.happened)}")
+    assert lives.taken.total() >= STEPS_MIN
+    assert lives.happened["died writing"] > EXAMPLES

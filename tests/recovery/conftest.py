@@ -11,7 +11,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     told = [dict(report.user_properties) for report in terminalreporter.getreports("passed")]
     states = sum(properties.get("states", 0) for properties in told)
     if states:
-        terminalreporter.write_line(f"kill matrix: {states} states were killed and are whole")
+        terminalreporter.write_line(f"kill matrix: states killed and found whole: {states}")
     for properties in told:
         if "matrix" in properties:
             terminalreporter.write_line(f"kill matrix: {properties['matrix']}")
