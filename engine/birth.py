@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import GraphExists, OmnirayError, OutcomeUnknown, StorageError
+from omniray.engine.errors import GraphExists, OmnirayError, StorageError
 from omniray.engine.failpoints import Point, reach
 from omniray.engine.finalise import Finaliser
 from omniray.engine.identity import new_ulid
@@ -26,14 +26,13 @@ from omniray.engine.schema_files import BIRTH_SEQ
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.schema_printer import schema_hash
 from omniray.engine.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.store import TEMPORARY, ObjectStore
+from omniray.engine.store import PROBE, TEMPORARY, ObjectStore
 from omniray.engine.tables import TableBirth, TableStorage
 from omniray.engine.tip import Tip
 
 log = logging.getLogger("omniray")
 
 KIND = "Init"
-PROBE = "__probe"
 STAGING_THREADS = 8
 
 
@@ -57,9 +56,7 @@ def give_birth(store: ObjectStore, schema_text: str, *, actor: str = "") -> None
         raise
     try:
         _put(store, line, first)
-    except OutcomeUnknown:
-        raise
-    except OmnirayError:  # and nothing else: whoever is interrupted here may have created the graph
+    except GraphExists:  # and nothing else: whatever else goes wrong here, the put may land yet
         _take_back(store, line, sidecars, first, births.values())
         raise
     _finish(store, line, sidecars, first)
@@ -71,7 +68,18 @@ def _first_object(
     pins = {t.table_key: Pin(1, b.transaction, BIRTH_SEQ, rows=0, staging=b.staging) for t, b in births.items()}
     commit = Commit(new_ulid(), KIND, actor, time.time_ns() // 1000, tuple(pins))
     accepted = AcceptedSchema(new_ulid(), accepted_hash, 1, schema_text)
-    return CommitObject(BIRTH_SEQ, "", new_ulid(), 1, EMBEDDED, pins, (commit,), head=commit.commit_id, schema=accepted)
+    return CommitObject(
+        seq=BIRTH_SEQ,
+        prev_op_id="",
+        op_id=new_ulid(),
+        epoch=1,
+        owner=EMBEDDED,
+        pins=pins,
+        commits=(commit,),
+        head=commit.commit_id,
+        head_at_us=commit.at_us,
+        schema=accepted,
+    )
 
 
 def _refuse_occupied(store: ObjectStore) -> None:

@@ -13,6 +13,7 @@
     │   ├── KeyConflict               an appended key exists already
     │   ├── ExpectedVersionMismatch   a strict write's table has moved
     │   ├── PayloadMismatch           a transaction id that was committed with other data
+    │   ├── Withdrawn                 it was told as not committed while it was under way
     │   └── LineOwned                 a coordinator owns the branch: write through it
     ├── StorageError                  the store failed or refused                        exit 5
     │   ├── FormatMismatch            written by an older or newer omniray
@@ -165,6 +166,13 @@ class PayloadMismatch(Conflict):
 
     kind = "payload_mismatch"
     retry = "never"
+
+
+class Withdrawn(Conflict):
+    """Somebody asked for the outcome of a write while it was under way, and was told that it is not committed."""
+
+    kind = "withdrawn"
+    retry = "safe"
 
 
 class LineOwned(Conflict):

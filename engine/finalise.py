@@ -37,6 +37,8 @@ TIDY_FILES = 16
 PRUNE_OBJECTS = 256
 NAMING_THREADS = 8
 IDLE_S = 0.2
+RETRY_S = 0.5
+RETRY_S_MAX = 60.0
 UNCLEAR_TRIES_MAX = 8
 WAIT_FOR_FINAL_S = 5.0
 
@@ -127,6 +129,7 @@ class Finaliser:
         self._flushing = 0
         self._closing = False
         self._error: BaseException | None = None
+        self._failures = 0  # in a row
         self._naming = threading.Lock()
         self._tidying = threading.Lock()
         self._drifted: dict[str, _Drifted] = {}
@@ -209,7 +212,10 @@ class Finaliser:
             except BaseException as error:  # whatever it is, a flush that waits must hear of it
                 log.warning("event=phase_d_failed seq=%d error=%r", target.seq, error)
                 with self._wake:
-                    self._error = error  # until somebody commits or flushes again
+                    self._error = error
+                    self._failures += 1
+            else:
+                self._failures = 0
             with self._wake:
                 self._wake.notify_all()
 
@@ -217,8 +223,10 @@ class Finaliser:
         """What to finish next, and how far; None when it is time to end."""
         with self._wake:
             while not self._closing:
-                if self._target is None or self._error is not None:
+                if self._target is None:
                     self._wake.wait()
+                elif self._error is not None:
+                    self._wait_out(self._error)
                 elif not self._is_done():
                     backlog = self._target.seq - self._finalised_through
                     if self._flushing or backlog >= FOLD_OBJECTS:
@@ -232,6 +240,13 @@ class Finaliser:
                 elif not self._wake.wait_for(self._is_stirred, timeout=IDLE_S):
                     return self._target, _Work.TIDY
             return None
+
+    def _wait_out(self, error: BaseException) -> None:
+        """Wait after a failure until somebody commits or flushes; what the store refused is tried again before long."""
+        passes = isinstance(error, StorageError)
+        pause_s = min(RETRY_S * 2**self._failures, RETRY_S_MAX) if passes else None
+        if not self._wake.wait(timeout=pause_s):
+            self._error = None
 
     def _is_stirred(self) -> bool:
         return (
@@ -249,7 +264,8 @@ class Finaliser:
         Folding follows naming, so what is folded needs nothing more: a process that begins reads no further back.
         """
         if self._finalised_through == 0:
-            self._finalised_through = self._named_through = self._manifest.folded_through()
+            self._finalised_through = self._manifest.folded_through()
+            self._named_through = max(self._named_through, self._finalised_through)
         done = max(target.finalised_through, self._finalised_through)
         pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
         for obj in pending:
@@ -309,6 +325,8 @@ class Finaliser:
 
         What can't be deleted is harmless: a staging name is the sweep's then, and a sidecar the next recovery's.
         """
+        if self._target is None:
+            return  # it was told of nothing: a graph that is only read leaves everything as it is
         with self._tidying:
             self._tidy()
 

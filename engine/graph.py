@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,9 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from omniray.engine.birth import give_birth
+from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import InputError, NotFound, OutcomeUnknown
+from omniray.engine.errors import InputError, NotFound, OmnirayError, OutcomeUnknown
 from omniray.engine.finalise import Finaliser
 from omniray.engine.heal import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.lease import Lease
@@ -26,7 +28,7 @@ from omniray.engine.owner import release, take_over
 from omniray.engine.repair import Repair, RepairReport
 from omniray.engine.schema import Schema
 from omniray.engine.schema_files import SchemaState, read_schema
-from omniray.engine.sidecar import STAGING, Sidecar, Sidecars
+from omniray.engine.sidecar import Sidecars
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore, open_store
@@ -81,12 +83,6 @@ def _read_schema_file(path: Path) -> str:
         raise InputError(f"can't read the schema {path}: it is not UTF-8 (byte {error.start})") from error
 
 
-def _still_open(txn_id: str, advice: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"a try of {txn_id} may be under way: {advice}, or write again with this txn_id", txn_id=txn_id
-    )
-
-
 class Graph:
     """An open graph; use it as a context manager, or `close()` it, so that Phase D of its writes is through.
 
@@ -97,15 +93,16 @@ class Graph:
         self._store, self._read_only, self._owner = store, read_only, owner
         self._log = CommitLog(store, MAIN_BRANCH)
         self._schema, self._schema_text, self._state = read_schema(store, self._log)
+        read_at = suspension_aware_clock()
         newest = self._require_newest()
         self._manifest = Manifest(store, MAIN)
         self._storage, self._sidecars = TableStorage(store), Sidecars(store)
         self._cache = TableCache(store, self._storage, self._schema, read_only=read_only)
         self._finaliser = Finaliser(store, self._log, self._manifest, self._sidecars)
-        self._reading = Tip(self._log, self._manifest, newest)
+        self._reading = Tip(self._log, self._manifest, newest, read_at=read_at)
         self._lineage = Lineage(self._log, self._manifest, self._reading.refresh)
         self._recoverer = Recoverer(store, self._sidecars, self._lineage, self._finaliser, owner=owner, grace_s=grace_s)
-        self._writing = Tip(self._log, self._manifest, newest)
+        self._writing = self._reading.another()
         self._writer = Writer(
             store, self._writing, self._lineage, self._storage, self._cache, self._finaliser, self._sidecars,
             self._recoverer, self._schema, branch=str(MAIN_BRANCH), owner=owner,
@@ -124,6 +121,8 @@ class Graph:
             self._writer.inherit()
             self.recovered = self._recoverer.recover(self._writing)
         except BaseException:
+            with contextlib.suppress(OmnirayError):
+                self._release()
             self._let_go()
             raise
 
@@ -186,13 +185,14 @@ class Graph:
         self._writable(branch)
         options = LoadOptions.checked(mode, on_error, rejects)
         author = Author(actor, tenant)
+        submitted_at = None if txn_id is None else self._reading.refresh()
         intent: LoadIntent = prepare_load(
             source, self._schema, options, author, expected_versions or {},
             storage=self._storage, open_table=self._open_newest, type_name=type, format=format, progress=progress,
             txn_id=txn_id, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._writing.newest),
         )  # fmt: skip
         with intent:
-            return intent.finished(self._writer.commit(intent))
+            return intent.finished(self._writer.commit(intent, submitted_at))
 
     def mutate(
         self,
@@ -211,6 +211,7 @@ class Graph:
         `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
         """
         self._writable(branch)
+        submitted_at = None if txn_id is None else self._reading.refresh()
         intent = MutationIntent.of(
             text,
             params or {},
@@ -221,7 +222,7 @@ class Graph:
             now=datetime.now(UTC),
             txn_id=txn_id,
         )
-        return self._writer.commit(intent)
+        return self._writer.commit(intent, submitted_at)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is through: then plain Lance readers see them too."""
@@ -232,13 +233,15 @@ class Graph:
         """Flush and let go; safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
+        self._release()  # if this fails, closing may be tried again: an owner that lives keeps everybody out
         self._closed = True
-        try:
-            if self._owner != EMBEDDED:
-                release(self._writing, self._owner)
-                self._finaliser.notice(self._writing.newest)
-        finally:
-            self._let_go()
+        self._let_go()
+
+    def _release(self) -> None:
+        """Hand the line back, if this graph owns it."""
+        if self._owner != EMBEDDED:
+            release(self._writing, self._owner)
+            self._finaliser.notice(self._writing.newest)
 
     def _let_go(self) -> None:
         try:
@@ -272,8 +275,8 @@ class Graph:
         if adopt and discard:
             raise InputError("a change is adopted or discarded, not both: give one of them")
         repair = Repair(
-            self._store, self._schema, self._log, Tip(self._log, self._manifest, self._reading.refresh()),
-            self._storage, self._cache, self._finaliser, self._sidecars, owner=self._owner,
+            self._store, self._schema, self._log, self._reading.another(), self._storage, self._cache,
+            self._finaliser, self._sidecars, owner=self._owner,
         )  # fmt: skip
         if not (adopt or discard):
             return RepairReport(repair.inspect(tables))
@@ -287,38 +290,37 @@ class Graph:
         self._writable(MAIN)
         if older_than_s < 0:
             raise InputError(f"files older than {older_than_s} s: give 0 or more")
-        self._finaliser.flush()
-        self._finaliser.tidy()  # or the sidecars of this handle's own writes would spare their tables
-        sweeper = Sweeper(self._store, self._log, self._manifest, self._finaliser, self._schema)
+        if not dry_run:
+            self._finaliser.flush()
+            self._finaliser.tidy()  # or the sidecars of this handle's own writes would spare their tables
+        sweeper = Sweeper(self._store, self._log, self._manifest, self._finaliser, self._schema, self._owner)
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def outcome(self, txn_id: str) -> Outcome:
         """What became of a write whose answer was lost: whether it was committed.
 
-        A try of it that may still be under way is fenced first, so "not committed" stays true unless the write is sent
-        again. Raises `OutcomeUnknown` while a load of this id is still being read, and where nothing can be fenced:
-        in a graph that was opened read-only, or whose line belongs to a coordinator.
+        "Not committed" stays true until somebody sends the write again: a try that is still under way, anywhere, ends
+        with `Withdrawn`. Where that can't be seen to, in a graph that was opened read-only or whose line belongs to a
+        coordinator, a write that is not found raises `OutcomeUnknown`.
         """
         txn_id = checked_txn_id(txn_id)
-        # Before the line is read: a try has its sidecar before its put can be, so what has none now has been decided.
-        tries = [s for s in self._sidecars.read_all(self._sidecars.listed()) if txn_id in s.commit_ids]
         found = self._lineage.commit(txn_id)
-        if found is None and tries:
-            self._fence(txn_id, tries)
-            found = self._lineage.commit(txn_id)
+        if found is None:
+            self._refuse_unwithdrawable(txn_id)
+            found = self._writer.withdraw(txn_id)
         return Outcome(txn_id, committed=found is not None)
 
-    def _fence(self, txn_id: str, tries: Sequence[Sidecar]) -> None:
-        """Make sure that no try of a write can land any more, or raise."""
+    def _refuse_unwithdrawable(self, txn_id: str) -> None:
         if self._reading.newest.owner != self._owner:
-            raise _still_open(txn_id, "the coordinator of this branch has to be asked")
-        if self._read_only:
-            raise _still_open(txn_id, "open the graph read-write to find out")
-        self._writable(MAIN)
-        begun = [sidecar.operation_id for sidecar in tries if sidecar.kind != STAGING]
-        left = self._writer.recover(also=begun).left
-        if any(sidecar.operation_id in left for sidecar in tries):
-            raise _still_open(txn_id, "ask again when it has ended")
+            advice = "ask the coordinator of this branch"
+        elif self._read_only:
+            advice = "open the graph read-write to find out"
+        else:
+            return self._writable(MAIN)
+        raise OutcomeUnknown(
+            f"{txn_id} is not committed, but a try may be under way: {advice}, or write again with this txn_id",
+            txn_id=txn_id,
+        )
 
     # Reading
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ulid import ULID
@@ -102,19 +102,18 @@ class Recoverer:
         listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
         return [sidecar for sidecar in self._sidecars.read_all(listed) if self._is_gone(sidecar)]
 
-    def recover(self, tip: Tip, *, also: Iterable[str] = ()) -> RecoveryReport:
-        """Recover every operation whose owner is gone, and those in `also`, which are to be fenced in any case."""
+    def recover(self, tip: Tip) -> RecoveryReport:
+        """Recover every operation whose owner is gone."""
         self._looked_at = self._now()
-        wanted = set(also)
         found = self._sidecars.read_all(self._sidecars.listed())
-        left = tuple(s.operation_id for s in found if s.operation_id not in wanted and not self._is_gone(s))
+        left = tuple(s.operation_id for s in found if not self._is_gone(s))
         sidecars = [s for s in found if s.operation_id not in left]
         if not sidecars:
             return RecoveryReport(left=left)
-        cases = self._examine(tip, sidecars, wanted)
+        cases = self._examine(tip, sidecars)
         if any(case.decision is Decision.RAISE_FIRST for case in cases):
             self._raise_epoch(tip, max(s.epoch for s in sidecars))
-            cases = self._examine(tip, sidecars, wanted)
+            cases = self._examine(tip, sidecars)
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
@@ -124,13 +123,13 @@ class Recoverer:
 
     # Observe
 
-    def _examine(self, tip: Tip, sidecars: Sequence[Sidecar], wanted: Set[str]) -> list[_Case]:
+    def _examine(self, tip: Tip, sidecars: Sequence[Sidecar]) -> list[_Case]:
         """HEAD is read before the line, so that only a foreign writer can be ahead of what the line then pins."""
         tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
         heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
         newest = tip.refresh()
         facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
-        return [self._case(sidecar, newest, facts, wanted) for sidecar in sidecars]
+        return [self._case(sidecar, newest, facts) for sidecar in sidecars]
 
     def _observe_table(self, newest: CommitObject, table_key: str, head: int) -> TableFacts:
         """Names are looked for as final, staging, then final again, since Phase D may run meanwhile."""
@@ -141,7 +140,7 @@ class Recoverer:
         has_staging_name = self._store.get(pin.staging) is not None
         return TableFacts(pin.version, head, observe_final_name(self._store, pin), has_staging_name)
 
-    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], wanted: Set[str]) -> _Case:
+    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts]) -> _Case:
         named = self._is_named(sidecar, newest)
         epoch = epoch_of(sidecar.epoch, newest.epoch)
         operation = OperationFacts(
@@ -149,7 +148,7 @@ class Recoverer:
             gone=True,
             epoch=epoch,
             may_put=newest.owner == self._owner,
-            own=self._owns(sidecar, newest) and sidecar.operation_id not in wanted,
+            own=self._owns(sidecar, newest),
             staging_only=sidecar.kind == STAGING,
         )
         classes = {t.table_key: classify(named, facts[t.table_key]) for t in sidecar.tables if t.table_key in facts}
@@ -233,10 +232,15 @@ class Recoverer:
         if not cases:
             return True
 
+        known = tip.refresh()
+        recorded = self._lineage.recorded(_ids(cases), known)
+
         def build(newest: CommitObject) -> CommitObject | None:
+            """Quick, since live writers race for the same number: what was looked up is not looked up again."""
             if newest.owner != self._owner:
                 return None
-            new = [c for c in cases if self._lineage.recovery(c.sidecar.operation_id, newest) is None]
+            since = {r.operation_id for obj in self._lineage.since(known, newest) for r in obj.recoveries}
+            new = [c for c in cases if c.sidecar.operation_id not in recorded | since]
             recoveries = tuple(self._recovery(case) for case in new)
             return remark(newest, op_id=new_ulid(), recoveries=recoveries) if new else None
 

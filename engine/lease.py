@@ -29,8 +29,11 @@ class Lease:
         self._epoch, self._owner = newest.epoch, newest.owner
         self._taken: list[str] = []
 
-    def take(self, intent: SidecarIntent, table: Table) -> None:
-        """Announce that files of the table are about to be staged; when this raises, none may be."""
+    def take(self, intent: SidecarIntent, table: Table) -> int:
+        """Announce that files of the table are about to be staged, and say since when, by the store's clock.
+
+        When this raises, none may be.
+        """
         sidecar = Sidecar(
             operation_id=new_ulid(),
             kind=STAGING,
@@ -45,6 +48,7 @@ class Lease:
         self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have left it there
         self._sidecars.put(sidecar)
         reach(Point.STAGE_AFTER_LEASE)
+        return self._sidecars.dated_us(sidecar.operation_id)
 
     def release(self) -> None:
         """The load has ended, however it did; a sidecar that can't be deleted now is left to recovery."""

@@ -95,6 +95,8 @@ class CommitObject:
     recoveries: tuple[Recovery, ...] = ()
     finalised_through: int = 0
     head: str = ""  # the newest commit id at or below this object
+    head_at_us: int = 0  # its time: commits never go back in time, whatever the clocks of their writers say
+    withdrawn: tuple[str, ...] = ()  # writes told as not committed: tries that began before this object may not land
     swept_before_us: int = 0  # data files staged before this time may be gone: nobody may bring them along any more
     schema: AcceptedSchema | None = None  # in the object that gave birth to the graph
     format: int = field(default=FORMAT)
@@ -172,16 +174,22 @@ def follow(
         recoveries=recoveries,
         finalised_through=through,
         head=commits[-1].commit_id if commits else newest.head,
+        head_at_us=commits[-1].at_us if commits else newest.head_at_us,
         swept_before_us=newest.swept_before_us,
     )
 
 
 def remark(
-    newest: CommitObject, *, op_id: str, recoveries: tuple[Recovery, ...] = (), swept_before_us: int = 0
+    newest: CommitObject,
+    *,
+    op_id: str,
+    recoveries: tuple[Recovery, ...] = (),
+    withdrawn: tuple[str, ...] = (),
+    swept_before_us: int = 0,
 ) -> CommitObject:
     """The object that records something after `newest` and changes no table."""
     said = follow(newest, op_id=op_id, changed={}, commits=(), finalised_through=0, recoveries=recoveries)
-    return replace(said, swept_before_us=max(newest.swept_before_us, swept_before_us))
+    return replace(said, withdrawn=withdrawn, swept_before_us=max(newest.swept_before_us, swept_before_us))
 
 
 def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:

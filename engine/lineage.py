@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import NamedTuple
@@ -66,13 +66,15 @@ class Lineage:
             return None
         return LandedCommit(found, self._manifest.versions_introduced(found.seq))
 
-    def recovery(self, operation_id: str, newest: CommitObject) -> Recovery | None:
-        """What a recovery did to an operation; None says that nothing is recorded of it up to `newest`."""
+    def recorded(self, operation_ids: Collection[str], newest: CommitObject) -> set[str]:
+        """Those of the operations of which a recovery is recorded up to `newest`."""
         unfolded, folded_through = self._read(newest)
-        for recovery in _recoveries(unfolded, folded_through):
-            if recovery.operation_id == operation_id:
-                return recovery
-        return self._manifest.recovery(operation_id)
+        in_line = {recovery.operation_id for recovery in _recoveries(unfolded, folded_through)}
+        return (in_line & set(operation_ids)) | self._manifest.recorded(operation_ids)
+
+    def since(self, known: CommitObject, newest: CommitObject) -> Iterator[CommitObject]:
+        """The objects above `known` up to `newest`, newest first; those that this process has read cost no request."""
+        return (obj for obj in self._log.down_to(newest, known.seq + 1) if obj.seq > known.seq)
 
     def at(self, when: str | date) -> PointInTime:
         """The commit with an id, or the newest one at or before a time; a date is its first moment."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from omniray.engine.conform import conform_block
 from omniray.engine.constraints import judge
-from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown
+from omniray.engine.errors import Conflict, InputError, OmnirayError
 from omniray.engine.identity import fill_ids, new_ulid
 from omniray.engine.keylog import KeyLog
 from omniray.engine.lease import Lease
@@ -113,8 +113,8 @@ class LoadIntent:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Whatever is not clearly a failure may have landed: then the staged files are the graph's, or the sweep's.
-        clear = error is None or (isinstance(error, OmnirayError) and not isinstance(error, OutcomeUnknown))
+        # Whatever is not a refusal may have landed, or may yet: then the staged files are the graph's, or the sweep's.
+        clear = error is None or isinstance(error, InputError | Conflict)
         self.close(used=self._landed or not clear)
 
     def close(self, *, used: bool) -> None:
@@ -161,8 +161,8 @@ class LoadIntent:
         self._log.add(type, batch.rows, batch.records, batch.source)
         self._sinks[type.table_key].write(fill_ids(batch).rows)
 
-    def _announce(self, table: Table) -> None:
-        self._lease.take(SidecarIntent(self.commit_id, self.author.actor), table)
+    def _announce(self, table: Table) -> int:
+        return self._lease.take(SidecarIntent(self.commit_id, self.author.actor), table)
 
     # Resolving
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -165,10 +165,11 @@ class Manifest:
         rows = self._newest_first("graph_recovery")
         return (_recovery(row) for row in rows if row["seq"] <= through)
 
-    def recovery(self, operation_id: str) -> Recovery | None:
-        """What a recovery did to an operation, if one did and it is folded."""
-        found = self._rows(_is("graph_recovery") & _has_id(_recovery_id(operation_id)))
-        return _recovery(found.to_pylist()[0]) if found.num_rows else None
+    def recorded(self, operation_ids: Collection[str]) -> set[str]:
+        """Those of the operations of which a recovery is folded."""
+        ids = {_recovery_id(operation_id): operation_id for operation_id in operation_ids}
+        found = self._rows(_is("graph_recovery") & pc.field("object_id").isin(list(ids)))
+        return {ids[object_id] for object_id in found["object_id"].to_pylist()}
 
     def versions_introduced(self, seq: int) -> dict[str, int]:
         """The table versions that a number of the line brought in."""

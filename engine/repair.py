@@ -123,6 +123,7 @@ class Repair:
         """Say in the line that the names of these tables are given back, once, however often that is begun."""
 
         def build(newest: CommitObject) -> CommitObject | None:
+            refuse_stranger(self._owner, newest)
             outcomes = {t.table_key: str(t.kind) for t in taken if not self._is_recorded(t, newest)}
             if not outcomes:
                 return None
@@ -221,7 +222,7 @@ class Repair:
     ) -> CommitObject | None:
         """Phase C. The commit has the operation's id: a repair is one operation, and asks nobody to try it again."""
         # Clocks of other machines may run ahead of ours, but the history does not go back in time.
-        at_us = max(time.time_ns() // 1000, *(commit.at_us for commit in base.commits), 0)
+        at_us = max(time.time_ns() // 1000, base.head_at_us)
         commit = Commit(operation_id, KIND, actor, at_us, tuple(sorted(changed)))
         through = self._finaliser.finalised_through
         ours = follow(base, op_id=operation_id, changed=changed, commits=(commit,), finalised_through=through)

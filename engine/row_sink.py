@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,7 +24,8 @@ _POLL_S = 0.2
 class RowSink:
     """Takes batches in order; afterwards gives the rows, less those a judgement drops.
 
-    `announce` is called with the table before the first data file is written: whoever sweeps must know by then.
+    `announce` is called with the table before the first data file is written: whoever sweeps must know by then. It says
+    since when, by the store's clock, which the staged rows bear: a sweep of a later time may have taken them.
     """
 
     def __init__(
@@ -33,12 +33,13 @@ class RowSink:
         type: ElementType,
         storage: TableStorage,
         open_table: Callable[[str], Table],
-        announce: Callable[[Table], None],
+        announce: Callable[[Table], int],
     ) -> None:
         self._type, self._storage, self._open_table, self._announce = type, storage, open_table, announce
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
+        self._since_us = 0
         self._queue: queue.Queue[pa.RecordBatch | None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._staging: Future[StagedRows] | None = None
@@ -110,7 +111,7 @@ class RowSink:
 
     def _start_staging(self) -> None:
         table = self._open_table(self._type.table_key)
-        self._announce(table)
+        self._since_us = self._announce(table)
         self._queue = queue.Queue(maxsize=_AHEAD_BATCHES)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"omniray-load-{self._type.name}")
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._arriving(self._queue))
@@ -120,9 +121,7 @@ class RowSink:
         self._batches = []
 
     def _stage(self, table: Table, rows: pa.RecordBatchReader) -> StagedRows:
-        """Write rows to data files that bear the time before their first byte: a sweep after it may have taken them."""
-        since_us = time.time_ns() // 1000
-        return replace(self._storage.stage_rows(table, rows), staged_since_us=since_us)
+        return replace(self._storage.stage_rows(table, rows), staged_since_us=self._since_us)
 
     def _arriving(self, arrivals: queue.Queue[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
         while (batch := arrivals.get()) is not None:

@@ -143,5 +143,12 @@ class Sidecars:
         with ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="omniray-sidecar") as pool:
             return [sidecar for sidecar in pool.map(self.read, operation_ids) if sidecar is not None]
 
+    def dated_us(self, operation_id: str) -> int:
+        """When a sidecar was put, by the store's own clock."""
+        found = next(self._store.files(FOLDER, after=operation_id), None)
+        if found is None or found.path != self.path(operation_id):
+            raise StorageError(f"{self.path(operation_id)} was put and is not listed; try again")
+        return found.modified_us
+
     def delete(self, operation_ids: Sequence[str]) -> None:
         self._store.delete_all([self.path(one) for one in operation_ids])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,7 @@ from omniray.engine.errors import InputError, StorageError
 from omniray.engine.line import Answer
 
 TEMPORARY = ".tmp-"
+PROBE = "__probe"  # a folder for what is put only to see how the store behaves
 FOLDER_TRIES_MAX = 8
 
 
@@ -162,7 +164,10 @@ class DirectoryStore:
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         try:
             (self.root / target).parent.mkdir(exist_ok=True)
-            return _link(self.root / source, self.root / target)
+            answer = _link(self.root / source, self.root / target)
+            if self._durability is Durability.POWER:
+                _fsync((self.root / target).parent)
+            return answer
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -278,6 +283,18 @@ def _link(source: Path, target: Path) -> Answer:
 def _disk_error(error: OSError, verb: str, path: Path) -> StorageError:
     reason = error.strerror or str(error)
     return StorageError(f"can't {verb} {path}: {reason}; check the path and its permissions", path=str(path))
+
+
+def store_now_us(store: ObjectStore) -> int:
+    """The time by the clock that dates the store's files."""
+    probe = f"{PROBE}/{uuid.uuid4()}"
+    store.put(probe, b"")
+    found = {file.path: file.modified_us for file in store.files(PROBE)}
+    store.delete(probe)
+    store.delete_empty_folders(PROBE)
+    if probe not in found:
+        raise StorageError(f"{probe} was put and is not listed; try again", path=probe)
+    return found[probe]
 
 
 def open_store(

@@ -9,6 +9,7 @@ not tell: it rebases a commit over versions in between, also over those that wer
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -90,10 +91,11 @@ class SwapTable:
     def stage(self, dataset: lance.LanceDataset, operation: lance.LanceOperation.BaseOperation) -> StagedSwap:
         """Make the version after `dataset` under a name that nobody looks at."""
         attempt = Attempt()
+        transaction = str(uuid.uuid4())
         begun_s = self._clock()
         after = lance.LanceDataset.commit(
             dataset,
-            lance.Transaction(dataset.version, operation),
+            lance.Transaction(dataset.version, operation, transaction),
             max_retries=1,
             namespace_client=attempt,
             table_id=[self._path],
@@ -103,6 +105,9 @@ class SwapTable:
         self._leftovers.append(staging)
         if after.version != dataset.version + 1:
             raise CommitConflictError("another process was first")
+        added = (file.path for fragment in operation.new_fragments for file in fragment.files)
+        transaction_file = f"{self._path}/_transactions/{dataset.version}-{transaction}.txn"
+        self._store.sync([staging, transaction_file, *(f"{self._path}/data/{file}" for file in added)])
         return StagedSwap(after, staging, begun_s)
 
     def publish(self, staged: StagedSwap) -> lance.LanceDataset:

@@ -35,7 +35,7 @@ from omniray.engine.manifest import Manifest
 from omniray.engine.owner import refuse_stranger
 from omniray.engine.schema import Schema
 from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import ObjectStore, StoredFile
+from omniray.engine.store import PROBE, ObjectStore, StoredFile, store_now_us
 from omniray.engine.tip import Tip
 from omniray.engine.versions import VersionReader
 
@@ -60,7 +60,7 @@ class Kind(StrEnum):
 
 
 # Lance's temporary files are `.tmp` and six characters, or the name to be with `#1` behind it.
-_TEMPORARY = re.compile(r"(.*/)?(\.tmp-[^/]+|\.tmp\w{6}|[^/]+#\d+)")
+_TEMPORARY = re.compile(rf"(.*/)?(\.tmp-[^/]+|\.tmp\w{{6}}|[^/]+#\d+)|{PROBE}/.+")
 _IN_TABLE = {
     Kind.REFERABLE: re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn"),
     Kind.STAGING: re.compile(r"_versions/\d{20}\.manifest-[^/]+"),
@@ -214,6 +214,7 @@ class Sweeper:
     manifest: Manifest
     finaliser: Finaliser
     schema: Schema
+    owner: str = EMBEDDED
 
     def sweep(self, *, now_us: int, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete every file of the layout that is older than a time and that nothing refers to.
@@ -226,8 +227,9 @@ class Sweeper:
             barrier, before_us = self._newest(), now_us - older_than_us
             spared = self._unfinished(barrier)
         else:
-            barrier, spared = self._announce(now_us - older_than_us), {}
-            before_us = min(now_us, self._dated_us(barrier)) - older_than_us
+            # A clock ahead of the one that dates the files would make young ones look old, and stay in the line.
+            before_us = min(now_us, store_now_us(self.store)) - older_than_us
+            barrier, spared = self._announce(before_us), {}
         listing = sort_out(self.store.files(""), {*self._table_keys(), *SYSTEM_TABLES}, before_us)
         reach(Point.SWEEP_AFTER_FILES)
         spared |= self._named_by_sidecars() | listing.strange
@@ -256,7 +258,7 @@ class Sweeper:
         """Put the time into the line, and finish Phase D up to there."""
 
         def build(newest: CommitObject) -> CommitObject:
-            refuse_stranger(EMBEDDED, newest)
+            refuse_stranger(self.owner, newest)
             reach(Point.SWEEP_BEFORE_PUT)
             return remark(newest, op_id=new_ulid(), swept_before_us=swept_before_us)
 
@@ -266,14 +268,6 @@ class Sweeper:
         self.finaliser.notice(ours)
         self.finaliser.flush()
         return ours
-
-    def _dated_us(self, obj: CommitObject) -> int:
-        """When an object was put, by the store's clock: ours may be ahead of it, and young files would look old."""
-        folder, _, above = self.log.path(obj.seq + 1).rpartition("/")
-        found = next(self.store.files(folder, after=above), None)
-        if found is None or found.path != self.log.path(obj.seq):
-            raise StorageError(f"{self.log.path(obj.seq)} was put and is not listed; try again")
-        return found.modified_us
 
     def _unfinished(self, newest: CommitObject) -> dict[str, str]:
         """Tables with versions that are not known to have their final names, and so can't be read."""

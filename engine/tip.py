@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import FormatMismatch, OutcomeUnknown, StorageError
-from omniray.engine.line import Answer, CommitObject, Fate, believable, fate, landed_in
+from omniray.engine.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
+from omniray.engine.line import Answer, CommitObject, Fate, believable, fate, landed_in, unlawful
 from omniray.engine.manifest import Manifest
 
 log = logging.getLogger("omniray")
@@ -32,13 +32,18 @@ class Tip:
         manifest: Manifest,
         newest: CommitObject,
         *,
+        read_at: float | None = None,
         clock: Callable[[], float] = suspension_aware_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._log, self._manifest = commit_log, manifest
         self._clock, self._sleep = clock, sleep
         self.newest = newest
-        self._read_at = clock()
+        self._read_at = clock() if read_at is None else read_at
+
+    def another(self) -> Tip:
+        """One more for another thread, which knows as much as this one."""
+        return Tip(self._log, self._manifest, self.newest, read_at=self._read_at, clock=self._clock, sleep=self._sleep)
 
     def refresh(self) -> CommitObject:
         """Read the newest object; the clock starts before the request that shows it."""
@@ -55,6 +60,8 @@ class Tip:
 
         Raises `OutcomeUnknown` if it stays unclear for too long, and `StorageError` if nothing was written.
         """
+        if ours is not self.newest and (reason := unlawful(self.newest, ours)) is not None:
+            raise InvariantViolation(f"a bug in omniray: the object {ours} {reason}; nothing was written")
         put_at = self._clock()
         verdict = self._put_until_clear(ours)
         if verdict is Fate.LANDED and not believable(self._clock() - self._read_at, RETENTION_S):
@@ -76,11 +83,20 @@ class Tip:
             ours = build(self.refresh())
             if ours is None:
                 return None
-            if self.put(ours) is Fate.LANDED:
+            if self._put_anew(ours) is Fate.LANDED:
                 log.info("event=extend op=%s epoch=%d seq=%d owner=%s", ours.op_id, ours.epoch, ours.seq, ours.owner)
                 return ours
             self._sleep(min(0.001 * tries, 0.1))
         raise StorageError(f"lost {EXTEND_TRIES_MAX} races for the next number of the line; try again")
+
+    def _put_anew(self, ours: CommitObject) -> Fate:
+        """An object without commits may be put anew, so an answer that stays unclear is a failure like any other."""
+        try:
+            return self.put(ours)
+        except OutcomeUnknown as error:
+            raise StorageError(
+                f"no clear answer from the store to object {ours.seq} of the line, which changes no table; try again"
+            ) from error
 
     def _put_until_clear(self, ours: CommitObject) -> Fate:
         deadline = self._clock() + UNCLEAR_TIMEOUT_S

@@ -17,7 +17,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from omniray.engine.errors import (
     NotFound,
     StorageError,
     TableDrift,
+    Withdrawn,
 )
 from omniray.engine.failpoints import Point, reach
 from omniray.engine.finalise import DRIFT_ADVICE, Finaliser
@@ -43,8 +44,9 @@ from omniray.engine.line import (
     explain_version,
     follow,
     may_answer,
+    remark,
 )
-from omniray.engine.lineage import Lineage
+from omniray.engine.lineage import LandedCommit, Lineage
 from omniray.engine.mode import Mode
 from omniray.engine.owner import is_owner_known_dead, refuse_stranger, release
 from omniray.engine.process import Process, this_process
@@ -97,19 +99,41 @@ class Writer:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def commit(self, intent: Intent) -> WriteResult:
-        """Apply an intent exactly once, or raise: for a real conflict, bad input, or a store that fails."""
-        with self._lock:
-            return self._commit(intent)
+    def commit(self, intent: Intent, submitted_at: CommitObject | None = None) -> WriteResult:
+        """Apply an intent exactly once, or raise: for a real conflict, bad input, or a store that fails.
 
-    def recover(self, *, also: Iterable[str] = (), take_over: bool = False) -> RecoveryReport:
-        """Recover what others left, and the operations in `also`; between this process's own writes."""
+        `submitted_at` is the newest object when its caller sent it, for an intent that may have been sent before.
+        """
+        with self._lock:
+            return self._commit(intent, submitted_at or self._tip.newest)
+
+    def withdraw(self, txn_id: str) -> LandedCommit | None:
+        """Find a write, or make sure that no try of it that has begun will land: it is told as not committed.
+
+        Every try builds on some object of the line. Those that build on one below the withdrawal find its number
+        taken, and those above see it.
+        """
+        with self._lock:
+            known = self._tip.refresh()
+            found = self._lineage.find(txn_id, known)
+
+            def build(newest: CommitObject) -> CommitObject | None:
+                refuse_stranger(self._owner, newest)
+                since = (commit.commit_id for obj in self._lineage.since(known, newest) for commit in obj.commits)
+                return None if txn_id in since else remark(newest, op_id=new_ulid(), withdrawn=(txn_id,))
+
+            if found is not None or self._tip.extend(build) is not None:
+                return found
+            return self._lineage.find(txn_id, self._tip.newest)
+
+    def recover(self, *, take_over: bool = False) -> RecoveryReport:
+        """Recover what others left, between this process's own writes."""
         with self._lock:
             newest = self._tip.refresh()
             if take_over and newest.owner != self._owner:
                 release(self._tip, newest.owner)
             self.inherit()
-            return self._recoverer.recover(self._tip, also=also)
+            return self._recoverer.recover(self._tip)
 
     def inherit(self) -> bool:
         """Hand the line of a coordinator that is known to be dead back to everybody; whether it was."""
@@ -120,7 +144,7 @@ class Writer:
         release(self._tip, newest.owner)
         return True
 
-    def _commit(self, intent: Intent) -> WriteResult:
+    def _commit(self, intent: Intent, submitted_at: CommitObject) -> WriteResult:
         deadline = self._clock() + COMMIT_TIMEOUT_S
         looking = self._pool.submit(self._recoverer.look) if self._recoverer.is_look_due() else None
         if intent.strict or intent.expected_versions or intent.resubmittable:
@@ -135,6 +159,7 @@ class Writer:
             try:
                 if (known := self._known(intent, base)) is not None:
                     return known
+                self._refuse_withdrawn(intent, submitted_at, base)
                 refuse_stranger(self._owner, base)
                 _check_versions({**first_read, **intent.expected_versions}, base)
                 if judged is None or judged.is_stale(base):
@@ -173,6 +198,16 @@ class Writer:
             return None
         found = self._lineage.find(intent.commit_id, base)
         return None if found is None else first_outcome(*found, intent.payload_hash)
+
+    def _refuse_withdrawn(self, intent: Intent, submitted_at: CommitObject, base: CommitObject) -> None:
+        if intent.resubmittable and any(
+            intent.commit_id in obj.withdrawn for obj in self._lineage.since(submitted_at, base)
+        ):
+            raise Withdrawn(
+                f"{intent.commit_id} was told as not committed while it was under way, and so it is not: send it again "
+                "if it is still wanted",
+                txn_id=intent.commit_id,
+            )
 
     def _attempt(
         self, intent: Intent, base: CommitObject, resolution: Resolution, looking: Future[list[Sidecar]] | None
@@ -368,7 +403,7 @@ def _commit_of(intent: Intent, base: CommitObject, resolution: Resolution) -> Co
         actor=intent.author.actor,
         tenant=intent.author.tenant,
         # Clocks of other machines may run ahead of ours, but the history does not go back in time.
-        at_us=max(time.time_ns() // 1000, *(commit.at_us for commit in base.commits), 0),
+        at_us=max(time.time_ns() // 1000, base.head_at_us),
         tables=tuple(sorted(resolution.tables)),
         payload_hash=intent.payload_hash,
         nodes=resolution.affected.nodes,

@@ -308,7 +308,9 @@ class Lives(RuleBasedStateMachine):
                     others.append(insert(f"quick{next(self.world.numbers)}", f"p{c}", c))
                     assert self.world.attempt(quick, others[0]) is None
                 case "suspect":
-                    quick.graph._writer.recover(also=quick.graph._sidecars.listed())
+                    self.world.known_dead.add(slow.process)
+                    quick.graph.recover()
+                    self.world.known_dead.remove(slow.process)
                 case "sweep":
                     quick.graph.sweep(older_than_s=0)
             if meanwhile != "take over":
@@ -331,7 +333,8 @@ class Lives(RuleBasedStateMachine):
     def recover(self, index: int, point: Point, nth: int) -> None:
         """Heal what the dead left; whoever does it may die on the way."""
         self._step("recover", is_upkeep=not self._is_whole())
-        runner = self._runner(index)
+        self.world.notice()
+        runner = self._writer(index)
         if self._dies(runner, point, nth, runner.graph.recover):
             self.happened["died recovering"] += 1
             return

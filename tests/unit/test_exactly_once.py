@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -10,7 +11,7 @@ import pytest
 
 import omniray
 from omniray.engine import tip
-from omniray.engine.errors import InputError, OutcomeUnknown, PayloadMismatch
+from omniray.engine.errors import InputError, OutcomeUnknown, PayloadMismatch, Withdrawn
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.graph import Graph
 from omniray.engine.identity import new_ulid
@@ -218,43 +219,48 @@ def test_a_write_that_landed_is_told_as_committed(store: ObjectStore, ask: Ask, 
         assert graph.outcome(txn_id.lower()).commit_id == txn_id
 
 
-@pytest.mark.parametrize("read_only", [True, False])
-def test_a_write_that_nobody_tried_is_told_as_not_committed(store: ObjectStore, read_only: bool) -> None:
-    with omniray.open(store.uri, read_only=read_only) as graph:
-        outcome = graph.outcome(new_ulid())
-        assert (outcome.committed, outcome.commit_id) == (False, None)
+def test_a_write_that_nobody_tried_is_told_as_not_committed(graph: Graph) -> None:
+    outcome = graph.outcome(new_ulid())
+    assert (outcome.committed, outcome.commit_id) == (False, None)
 
 
-def test_a_write_whose_process_died_before_its_put_is_fenced_and_told_as_not_committed(
-    store: ObjectStore, ask: Ask
+def test_a_write_whose_process_died_before_its_put_is_told_as_not_committed_and_its_put_would_be_refused(
+    store: ObjectStore, ask: Ask, graph: Graph
 ) -> None:
-    """Whether the process is known to be dead does not matter: after the answer its put would be refused."""
+    """Whether the process is known to be dead does not matter."""
     txn_id = new_ulid()
+    number = parts_of(store).newest().seq + 1
     crash(store, Point.C_BEFORE_PUT, ask, txn_id)
-    with omniray.open(store.uri) as graph:
-        assert graph.recoveries() == [], "nobody takes this process for dead"
-        assert not graph.outcome(txn_id).committed
-        assert parts_of(store).newest().epoch == 2
-        assert [one.recovery_kind for one in graph.recoveries()] == ["RolledBack"]
-        assert list(store.names("__recovery")) == []
+    assert not graph.outcome(txn_id).committed
+    taken = parts_of(store).log.read(number)
+    assert taken is not None
+    assert taken.withdrawn == (txn_id,)
+    assert not ask(graph, txn_id, "ann").repeated, "sent again, it is a new try"
+    assert graph.outcome(txn_id).committed
+    assert_applied_once(graph, txn_id)
 
 
-def test_a_try_that_is_about_to_put_is_fenced_and_commits_only_by_a_new_try(store: ObjectStore, ask: Ask) -> None:
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_a_try_that_is_under_way_ends_when_it_is_told_as_not_committed(
+    store: ObjectStore, ask: Ask, graph: Graph, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin goes on as after any lost race: it commits what somebody has just been told is not committed."""
+    if not has_guard:
+        monkeypatch.setattr(Writer, "_refuse_withdrawn", lambda self, intent, submitted_at, base: None)
     txn_id = new_ulid()
-    with omniray.open(store.uri) as slow, omniray.open(store.uri) as other:
-        told: list[Outcome] = []
-        with armed({Point.C_BEFORE_PUT: Action(lambda: told.append(other.outcome(txn_id)), nth=1)}):
-            assert not ask(slow, txn_id, "ann").repeated
+    told: list[Outcome] = []
+    with omniray.open(store.uri) as slow:
+        with armed({Point.C_BEFORE_PUT: Action(lambda: told.append(graph.outcome(txn_id)), nth=1)}):
+            with pytest.raises(Withdrawn) if has_guard else contextlib.nullcontext():
+                ask(slow, txn_id, "ann")
         assert told == [Outcome(txn_id, committed=False)]
-        (fenced,) = other.recoveries()
-        (landed,) = other.history(1)
-        assert landed.op_id != fenced.operation_id
-        assert other.outcome(txn_id).committed
-        assert_applied_once(other, txn_id)
+        assert people(graph) == ([] if has_guard else ["ann"])
+        assert ask(slow, txn_id, "ann").repeated != has_guard
+    assert_applied_once(graph, txn_id)
 
 
 @pytest.mark.parametrize("why", ["read-only", "owned"])
-def test_where_a_try_can_t_be_fenced_the_outcome_is_unknown_and_nothing_is_touched(
+def test_where_no_try_can_be_kept_from_landing_the_outcome_is_unknown_and_nothing_is_touched(
     store: ObjectStore, ask: Ask, why: str
 ) -> None:
     txn_id = new_ulid()
@@ -262,27 +268,14 @@ def test_where_a_try_can_t_be_fenced_the_outcome_is_unknown_and_nothing_is_touch
     owner = Graph(store, read_only=False, owner=str(Incarnation.new("ray://here"))) if why == "owned" else None
     before = list(store.files(""))
     with omniray.open(store.uri, read_only=why == "read-only") as graph:
-        with pytest.raises(OutcomeUnknown, match="coordinator" if why == "owned" else "read-write") as unknown:
-            graph.outcome(txn_id)
-        assert unknown.value.facts == {"txn_id": txn_id}
+        for unknown_id in (txn_id, new_ulid()):
+            with pytest.raises(OutcomeUnknown, match="coordinator" if why == "owned" else "read-write") as unknown:
+                graph.outcome(unknown_id)
+            assert unknown.value.facts == {"txn_id": unknown_id}
         assert list(store.files("")) == before
     if owner is not None:
-        assert not owner.outcome(txn_id).committed, "the coordinator itself can tell: the try was before its epoch"
+        assert not owner.outcome(txn_id).committed, "the coordinator itself can tell"
         owner.close()
-
-
-def test_a_process_that_died_while_it_was_asked_leaves_the_question_open_for_the_next(
-    store: ObjectStore, ask: Ask
-) -> None:
-    txn_id = new_ulid()
-    crash(store, Point.C_BEFORE_PUT, ask, txn_id)
-    mortal = MortalStore(store)
-    with dying_at(mortal, Point.RECOVERY_AFTER_RAISE):
-        Graph(cast(ObjectStore, mortal), read_only=False).outcome(txn_id)
-    assert mortal.is_dead
-    with omniray.open(store.uri) as graph:
-        assert not graph.outcome(txn_id).committed
-        assert not ask(graph, txn_id, "ann").repeated
 
 
 def test_a_process_that_is_dead_itself_can_do_nothing(store: ObjectStore, ask: Ask) -> None:

@@ -99,7 +99,7 @@ def test_a_line_with_a_hole_is_refused_rather_than_answered_with_not_found(store
     objects = line(6)
     lineage = history(store, objects, folded=2)
     store.delete(CommitLog(store, MAIN_BRANCH).path(4))
-    for ask in (lambda: lineage.find("commit-000004", objects[-1]), lambda: lineage.recovery("op", objects[-1])):
+    for ask in (lambda: lineage.find("commit-000004", objects[-1]), lambda: lineage.recorded(["op"], objects[-1])):
         with pytest.raises(InvariantViolation, match="does not reach down"):
             ask()
 
@@ -119,8 +119,7 @@ def test_recoveries_come_newest_first_wherever_the_fold_has_come_to(store: Direc
     assert [r.operation_id for r in lineage.recoveries(None)] == ["op-d", "op-c", "op-b", "op-a"]
     assert [r.operation_id for r in lineage.recoveries(2)] == ["op-d", "op-c"]
     told = {r.operation_id: r for obj in objects for r in obj.recoveries}
-    assert {op: lineage.recovery(op, objects[-1]) for op in told} == told
-    assert lineage.recovery("op-z", objects[-1]) is None
+    assert lineage.recorded([*told, "op-z"], objects[-1]) == set(told)
 
 
 def test_a_limit_that_shows_nothing_is_refused(store: DirectoryStore) -> None:

@@ -64,7 +64,7 @@ def test_where_there_is_no_manifest_nothing_is_folded_yet(any_root: Root) -> Non
     manifest = Manifest(store, "main")
     assert manifest.folded_through() == 0
     assert [*manifest.commits(), *manifest.recoveries()] == []
-    looked_for = (manifest.commit("commit-000001"), manifest.recovery("op"), manifest.newest_commit_until(BEGIN))
+    looked_for = (manifest.commit("commit-000001"), manifest.recorded(["op"]), manifest.newest_commit_until(BEGIN))
     assert looked_for == (None, None, None)
     assert (manifest.pins_at(1), manifest.versions_introduced(1)) == ({}, {})
     assert store.first_name("__manifest") is None
@@ -238,8 +238,7 @@ def test_recoveries_are_folded_with_everything_that_was_said(store: DirectorySto
     told = [recovery for obj in objects for recovery in obj.recoveries]
     assert list(manifest.recoveries()) == told[::-1]
     assert list(manifest.recoveries(through=3)) == told[:1]
-    assert manifest.recovery("op-b") == told[1]
-    assert manifest.recovery("op-1") is None
+    assert manifest.recorded(["op-b", "op-1"]) == {"op-b"}
     rows = lance.dataset(f"{store.uri}/__manifest").to_table(filter="object_type = 'graph_recovery'").to_pylist()
     assert [(row["object_id"], row["seq"]) for row in rows] == [
         ("recovery:op-a", 3),

@@ -1,0 +1,466 @@
+"""The rules of the commit protocol that recovery does not test, each with a twin that lacks the guard and breaks it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omniray.engine import finalise, heal, prune, repair, state, sweep, writer
+from omniray.engine.archive import newest_version
+from omniray.engine.commit_log import HINT, MAIN_BRANCH, CommitLog
+from omniray.engine.errors import Conflict, InvariantViolation, LineOwned, OmnirayError, StorageError, TableDrift
+from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.finalise import Finaliser, give_final_name
+from omniray.engine.heal import Recoverer
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import SEQ_MAX, Answer, CommitObject, Fate, encode, explain_version, follow, remark
+from omniray.engine.manifest import Manifest
+from omniray.engine.mode import Mode
+from omniray.engine.owner import Incarnation, take_over
+from omniray.engine.recovery import Decision, OperationFacts, TableClass, decide
+from omniray.engine.store import DirectoryStore, ObjectStore, StoredFile
+from omniray.engine.swap import StagedSwap, SwapTable
+from omniray.engine.sweep import Sweeper
+from omniray.engine.tables import NOTHING_REPLACED, StagedRows
+from omniray.engine.tip import RETENTION_S
+from omniray.engine.version_names import final_name
+from omniray.engine.write import Affected, Resolution, TableWrite
+from tests.foreign import NoPhaseD, append, commit_and_die, plain, plain_ids, repair_of
+from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of, rows_of
+from tests.healing import add, left_by, processes_on, recovered, wounds
+from tests.lines import line
+from tests.mortal import bury, crash, mortal
+from tests.stores import Root
+
+COORDINATOR = str(Incarnation.new("ray://head:6379"))
+DAY_S = 24 * 3600
+NOW_US = time.time_ns() // 1000
+LONG_AFTER_US = NOW_US + int((RETENTION_S + DAY_S) * 1e6)
+
+with_twin = pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
+
+
+@pytest.fixture
+def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
+    """Opens the graph as one more process."""
+    with processes_on(store) as open_one:
+        yield lambda **options: open_one(**{"is_dead": lambda sidecar: False, **options})
+
+
+def write(parts: Parts, name: str, table_key: str = PERSON) -> Adding:
+    return add(parts, name, tables=[table_key])
+
+
+def seen_by_its_newest(parts: Parts) -> list[str]:
+    """The people as of the object that this process took for the newest when it began."""
+    table = parts.cache.open(PERSON, parts.tip.newest.pins[PERSON])
+    found: list[str] = sorted(table.scan(["id"]).read_all()["id"].to_pylist())
+    return found
+
+
+# Reading
+
+
+def _by_the_hint_alone(self: CommitLog) -> CommitObject | None:
+    return self._probe_upward(self._hinted())
+
+
+@with_twin
+def test_a_hint_of_long_ago_does_not_hide_the_newest_object(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """A writer slept before it left its hint, and another put a number that was pruned: nothing lies above it.
+
+    The twin does not list then. It takes the stray for the newest object, and acknowledged rows are not there.
+    """
+    first, others = parts_of(store).newest(), opened()
+    for name in ("ann", "bob", "cid"):
+        write(others, name)
+    others.finaliser.flush()
+    newest = others.newest()
+    assert prune.prune(store, others.log, newest, newest.seq, now_us=LONG_AFTER_US, keep=1) == 2
+    stray = follow(first, op_id=new_ulid(), changed={}, commits=(), finalised_through=0)
+    assert store.put_if_absent(others.log.path(stray.seq), encode(stray)) is Answer.CREATED
+    store.put_hint(f"__commits/{MAIN_BRANCH}/{HINT}", str(stray.seq).encode())
+    if not has_guard:
+        monkeypatch.setattr(CommitLog, "newest", _by_the_hint_alone)
+    late = opened()
+    assert late.tip.newest == (newest if has_guard else stray)
+    assert seen_by_its_newest(late) == (["ann", "bob", "cid"] if has_guard else [])
+
+
+def _explained_by_the_line_before_head(
+    found: int, expected: int, newest: CommitObject, table_key: str, judged_on: CommitObject
+) -> str:
+    return explain_version(found, expected, judged_on, table_key, judged_on)
+
+
+@with_twin
+def test_a_writer_does_not_take_a_faster_one_for_a_foreign_one(
+    opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """HEAD is read, then the line. The twin goes by the line as it was before, which does not explain HEAD."""
+    slow, fast = opened(), opened()
+    write(fast, "ann")
+    fast.finaliser.flush()
+    if not has_guard:
+        monkeypatch.setattr(writer, "explain_version", _explained_by_the_line_before_head)
+    with contextlib.nullcontext() if has_guard else pytest.raises(TableDrift):
+        write(slow, "bob")
+    assert fast.rows() == (["ann", "bob"] if has_guard else ["ann"])
+
+
+@with_twin
+def test_a_writer_does_not_take_a_foreign_one_for_a_faster_one(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin tries again until its time is up, and tells its caller of too many writers."""
+    parts = opened()
+    append(store, "mallory")
+
+    def always_explained(*_: object) -> str:
+        parts.clock.sleep(writer.COMMIT_TIMEOUT_S / 3)
+        return "explained"
+
+    if not has_guard:
+        monkeypatch.setattr(writer, "explain_version", always_explained)
+    with pytest.raises(TableDrift if has_guard else Conflict, match="repair" if has_guard else "lost every race"):
+        write(parts, "ann")
+
+
+# One mouth
+
+
+def _decide_for_a_line_of_everybody_s(operation: OperationFacts, classes: Iterable[TableClass]) -> Decision:
+    return decide(replace(operation, may_put=True), classes)
+
+
+def _sweep(parts: Parts) -> None:
+    Sweeper(parts.store, parts.log, parts.manifest, parts.finaliser, parts.schema).sweep(now_us=NOW_US)
+
+
+EXTENDING: dict[str, Callable[[Parts], object]] = {
+    "write": lambda parts: write(parts, "ann", CITY),
+    "recovery": recovered,
+    "sweep": _sweep,
+    "adoption": lambda parts: repair_of(parts).adopt([PERSON]),
+    "discard": lambda parts: repair_of(parts).discard([PERSON]),
+}
+
+
+@with_twin
+@pytest.mark.parametrize("what", EXTENDING)
+def test_while_a_coordinator_owns_the_line_nobody_else_extends_it(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, what: str, has_guard: bool
+) -> None:
+    """The twins don't look at the owner. An object in the coordinator's own epoch is not its own, and beats its put."""
+    stranger = opened(is_dead=lambda sidecar: True)
+    if what == "recovery":
+        left_by(store, Point.C_BEFORE_PUT)
+    elif what != "sweep":
+        append(store, "mallory")
+    coordinator = opened(owner=COORDINATOR)
+    taken = take_over(coordinator.tip, COORDINATOR)
+    if not has_guard:
+        for module in (writer, sweep, repair):
+            monkeypatch.setattr(module, "refuse_stranger", lambda owner, newest: None)
+        monkeypatch.setattr(heal, "decide", _decide_for_a_line_of_everybody_s)
+        monkeypatch.setattr(stranger.recoverer, "_owner", COORDINATOR)  # what it asks again, before each put
+        monkeypatch.setattr(Recoverer, "_owns", lambda self, sidecar, newest: False)
+    with contextlib.suppress(OmnirayError):
+        EXTENDING[what](stranger)
+    strangers = [obj for obj in coordinator.line() if obj.seq > taken.seq]
+    assert {obj.owner for obj in strangers} == (set() if has_guard else {COORDINATOR})
+    fate = coordinator.tip.put(remark(taken, op_id=new_ulid()))
+    assert fate is (Fate.LANDED if has_guard else Fate.LOST)
+
+
+@with_twin
+@pytest.mark.parametrize(
+    ("what", "point"),
+    [("sweep", Point.SWEEP_BEFORE_PUT), ("discard", Point.REPAIR_BEFORE_PUT)],
+    ids=["sweep", "discard"],
+)
+def test_who_owns_the_line_is_asked_again_before_every_put(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, what: str, point: Point,
+    has_guard: bool,
+) -> None:  # fmt: skip
+    """A coordinator takes the line over after it was seen to be everybody's. The twins go by that first look."""
+    commit_and_die(store, "ann")
+    if what == "discard":
+        append(store, "mallory")
+    stranger, coordinator = opened(), opened(owner=COORDINATOR)
+    if not has_guard:
+        for module in (sweep, repair):
+            monkeypatch.setattr(module, "refuse_stranger", lambda owner, newest: None)
+    with (
+        armed({point: Action(lambda: (take_over(coordinator.tip, COORDINATOR), None)[1], nth=1)}),
+        pytest.raises(LineOwned) if has_guard else contextlib.nullcontext(),
+    ):
+        EXTENDING[what](stranger)
+    of_its_epoch = [obj.op_id for obj in coordinator.line() if obj.owner == COORDINATOR]
+    assert (of_its_epoch == [coordinator.tip.newest.op_id]) == has_guard
+
+
+# Fresh attempts
+
+
+@with_twin
+def test_what_is_recorded_as_rolled_back_does_not_commit_later(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """A writer that was only slow is recovered just before its put. The twin tries again under the same operation."""
+    slow, healer = opened(), opened(is_dead=lambda sidecar: True)
+    if not has_guard:
+        always = new_ulid()
+        monkeypatch.setattr(writer, "new_ulid", lambda: always)
+    with armed({Point.C_BEFORE_PUT: Action(lambda: (recovered(healer), None)[1], nth=1)}):
+        write(slow, "ann")
+    assert slow.rows() == ["ann"]
+    (told,) = healer.lineage.recoveries(None)
+    assert told.recovery_kind == "RolledBack"
+    assert wounds(store) == ([] if has_guard else [f"{told.operation_id} is told to be RolledBack"])
+
+
+# Phase D
+
+
+def _through_what_landed(self: Finaliser) -> int:
+    return 0 if self._target is None else self._target.seq
+
+
+def _through_what_is_named(self: Finaliser) -> int:
+    return self._named_through
+
+
+def die_between_two_commits_and(point: Point, store: ObjectStore) -> None:
+    """A process commits ann, and then a city while Phase D of the first is at a point; it dies there."""
+    its_own, parts = mortal(store)
+    arrived, may_go = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        arrived.set()
+        may_go.wait()
+        its_own.die()
+
+    with armed({point: Action(stay)}):
+        write(parts, "ann")
+        assert arrived.wait(timeout=60)
+        write(parts, "rome", CITY)
+        may_go.set()
+        bury(parts)
+    assert its_own.is_dead
+
+
+@pytest.mark.parametrize(
+    ("claims", "point"),
+    [
+        pytest.param(None, Point.D_BEFORE_NAME, id="guarded before the name"),
+        pytest.param(_through_what_landed, Point.D_BEFORE_NAME, id="twin before the name"),
+        pytest.param(None, Point.D_BEFORE_FOLD, id="guarded before the fold"),
+        pytest.param(_through_what_is_named, Point.D_BEFORE_FOLD, id="twin before the fold"),
+    ],
+)
+def test_only_what_has_its_final_name_and_is_folded_is_called_finalised(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, claims: Any, point: Point
+) -> None:
+    """The twins claim it earlier: a pin loses its only name, or the fold a number that it never sees again."""
+    with monkeypatch.context() as patch:
+        if claims is not None:
+            patch.setattr(Finaliser, "finalised_through", property(claims))
+        die_between_two_commits_and(point, store)
+    heir = opened()
+    newest = heir.newest()
+    is_lost = claims is not None and point is Point.D_BEFORE_NAME
+    assert (newest.pins[PERSON].staging is None) == (claims is not None)
+    assert (newest_version(store, "nodes/Person") < newest.pins[PERSON].version) == (point is Point.D_BEFORE_NAME)
+    with pytest.raises(StorageError) if is_lost else contextlib.nullcontext():
+        assert heir.rows() == ["ann"]
+    heir.finaliser.notice(newest)
+    with contextlib.nullcontext() if claims is None else pytest.raises(InvariantViolation, match="can't fold object 3"):
+        heir.finaliser.flush()
+
+
+@with_twin
+def test_versions_become_visible_in_the_order_of_the_line(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """A process dies after the first of two final names. The twin begins with the newest one, and leaves a hole."""
+    newest = commit_and_die(store, "ann", "bob").newest()
+    if not has_guard:
+        monkeypatch.setattr(finalise, "reversed", tuple, raising=False)  # the line is read newest first
+    crash(store, Point.D_AFTER_NAME, lambda parts: parts.finaliser.notice(newest), nth=1)
+    visible = [version["version"] for version in plain(store).versions()]
+    assert visible == ([1, 2] if has_guard else [1, 3])
+
+
+@with_twin
+def test_a_final_name_that_somebody_has_taken_is_not_overwritten(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin puts its own bytes there: the rows of a foreign writer are gone, and nobody is told."""
+    pin = commit_and_die(store, "ann").newest().pins[PERSON]
+    append(store, "mallory")
+    if not has_guard:
+        monkeypatch.setattr(store, "copy_if_absent", lambda source, target: _overwrite(store, source, target))
+    with pytest.raises(TableDrift) if has_guard else contextlib.nullcontext():
+        give_final_name(store, PERSON, pin)
+    assert plain_ids(store) == (["mallory"] if has_guard else ["ann"])
+
+
+def _overwrite(store: ObjectStore, source: str, target: str) -> Answer:
+    data = store.get(source)
+    assert data is not None
+    store.put(target, data)
+    return Answer.CREATED
+
+
+@with_twin
+def test_whoever_may_write_gives_the_final_name_of_what_it_is_about_to_open(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """Its writer died before Phase D. The twin leaves that to others, and can't read an acknowledged version."""
+    commit_and_die(store, "ann")
+    if not has_guard:
+        monkeypatch.setattr(state, "give_final_name", lambda store, table_key, pin: None)
+    with contextlib.nullcontext() if has_guard else pytest.raises(StorageError):
+        assert opened().rows() == ["ann"]
+
+
+def _publish_over_it(self: SwapTable, staged: StagedSwap) -> object:
+    _overwrite(self._store, staged.staging, final_name(staged.staging))
+    return staged.dataset
+
+
+@with_twin
+def test_of_two_folds_on_one_head_the_later_one_begins_again(
+    disk: Root, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The other one folds more objects, just before the first one publishes. The twin overwrites what it folded."""
+    store, objects = DirectoryStore(Path(disk.uri)), line(4)
+    slow, fast = Manifest(store, "main"), Manifest(store, "main")
+    slow.fold(objects[:1])
+    if not has_guard:
+        monkeypatch.setattr(SwapTable, "publish", _publish_over_it)
+    with armed({Point.D_FOLD_STAGED: Action(lambda: (fast.fold(objects), None)[1], nth=1)}):
+        assert slow.fold(objects[:2]) == (4 if has_guard else 2)
+    assert [entry.seq for entry in fast.commits()] == ([4, 3, 2, 1] if has_guard else [2, 1])
+
+
+# Sweeps
+
+
+@dataclass
+class Bringing(Adding):
+    """A load that brings data files along, which it staged long ago."""
+
+    staged: StagedRows | None = None
+
+    def resolve(self, state: Any) -> Resolution:
+        assert self.staged is not None
+        return Resolution({PERSON: TableWrite(Mode.APPEND, self.staged, NOTHING_REPLACED)}, Affected(nodes=1))
+
+
+def staged_a_day_ago(parts: Parts, name: str) -> Bringing:
+    """A load that has taken so long that its lease was given up."""
+    table = parts.cache.open(PERSON, parts.newest().pins[PERSON])
+    staged = parts.storage.stage_rows(table, rows_of(table.type, [name]))
+    begun_s = NOW_US // 1_000_000 - DAY_S
+    for file in staged.files:
+        os.utime(Path(parts.store.uri) / table.type.path / "data" / file, (begun_s, begun_s))
+    return Bringing(parts.schema, {}, staged=replace(staged, staged_since_us=begun_s * 1_000_000))
+
+
+def _announce_nothing(self: Sweeper, swept_before_us: int) -> CommitObject:
+    self.finaliser.notice(self._newest())
+    self.finaliser.flush()
+    return self._newest()
+
+
+@pytest.mark.parametrize("guard", ["none is missing", "the object comes first", "what was swept is refused"])
+def test_no_commit_refers_to_a_file_that_was_swept(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    """A load comes to Phase A after the sweep has looked at sidecars, and has no final name when versions are read.
+
+    It loses its number to the sweep's object, and builds on that no more: without either, rows are gone that landed.
+    """
+    if guard == "the object comes first":
+        monkeypatch.setattr(Sweeper, "_announce", _announce_nothing)
+    if guard == "what was swept is refused":
+        monkeypatch.setattr(writer, "_refuse_swept", lambda tables, base: None)
+    loader, sweeping = opened(), opened()
+    loader.writer._finaliser = NoPhaseD()  # type: ignore[assignment]
+    load = staged_a_day_ago(loader, "ann")
+    refusals: list[StorageError] = []
+
+    def commit() -> None:
+        try:
+            loader.writer.commit(load)
+        except StorageError as refusal:
+            refusals.append(refusal)
+
+    with armed({Point.SWEEP_AFTER_SIDECARS: Action(commit, nth=1)}):
+        _sweep(sweeping)
+    is_guarded = guard == "none is missing"
+    assert ["may have been swept" in str(refusal) for refusal in refusals] == [True] * is_guarded
+    assert (load.commit_id in loader.commit_ids()) != is_guarded
+    with contextlib.nullcontext() if is_guarded else pytest.raises(StorageError, match=r"(?i)not found"):
+        assert opened().rows() == []
+
+
+# Pruning
+
+
+def _also_unfolded(file: StoredFile, finalised_through: int, before_us: int, real: Any = prune._prunable) -> Any:
+    return real(file, SEQ_MAX, before_us)
+
+
+def _also_young(file: StoredFile, finalised_through: int, before_us: int, real: Any = prune._prunable) -> Any:
+    return real(file, finalised_through, LONG_AFTER_US)
+
+
+@with_twin
+def test_what_is_not_folded_is_not_pruned(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin deletes the only place where a commit is told of: the history has a gap."""
+    left = commit_and_die(store, "ann", "bob", "cid")
+    if not has_guard:
+        monkeypatch.setattr(prune, "_prunable", _also_unfolded)
+    folded = left.manifest.folded_through()
+    pruned = prune.prune(store, left.log, left.newest(), folded, now_us=LONG_AFTER_US, keep=1)
+    assert pruned == (0 if has_guard else 2)
+    with contextlib.nullcontext() if has_guard else pytest.raises(InvariantViolation, match="does not reach down"):
+        assert [entry.kind for entry in opened().lineage.entries(None)] == ["Mutation"] * 3 + ["Init"]
+
+
+@with_twin
+def test_what_a_writer_may_still_put_beside_is_not_pruned(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """A writer that did not sleep believes its put. The twin frees a number for it that is past: its write is lost."""
+    slow, others = opened(), opened()
+    for name in ("ann", "bob", "cid"):
+        write(others, name)
+    others.finaliser.flush()
+    newest = others.newest()
+    if not has_guard:
+        monkeypatch.setattr(prune, "_prunable", _also_young)
+    assert prune.prune(store, others.log, newest, newest.seq, now_us=NOW_US, keep=1) == (0 if has_guard else 2)
+    late = write(slow, "rome", CITY)
+    assert opened().rows(CITY) == (["rome"] if has_guard else [])
+    assert (late.commit_id in others.commit_ids()) == has_guard
