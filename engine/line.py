@@ -117,11 +117,16 @@ class _Stamp(msgspec.Struct):
     format: int = 0
 
 
+# Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
+_read_stamp = msgspec.json.Decoder(_Stamp).decode
+_read_object = msgspec.json.Decoder(CommitObject).decode
+
+
 def decode(data: bytes, *, where: str) -> CommitObject:
     """Read an object back; one of another format is refused before anything else in it is believed."""
     try:
-        check_format(msgspec.json.decode(data, type=_Stamp).format, where=where)
-        return msgspec.json.decode(data, type=CommitObject)
+        check_format(_read_stamp(data).format, where=where)
+        return _read_object(data)
     except msgspec.DecodeError as error:
         raise InvariantViolation(
             f"{where} is not a commit object: {error}; keep the file and look at what wrote it", path=where

@@ -31,6 +31,9 @@ class SchemaState:
     format: int
 
 
+_read_state = msgspec.json.Decoder(SchemaState).decode  # made here, by one thread: see `line.py`
+
+
 def put_schema(store: ObjectStore, accepted: AcceptedSchema) -> None:
     """Write the files; any number of processes write the same bytes."""
     for path, data in ((SCHEMA_TEXT, accepted.text.encode()), (SCHEMA_STATE, msgspec.json.encode(_state(accepted)))):
@@ -69,7 +72,7 @@ def _state(accepted: AcceptedSchema) -> SchemaState:
 
 def _decoded(store: ObjectStore, data: bytes) -> SchemaState:
     try:
-        return msgspec.json.decode(data, type=SchemaState)
+        return _read_state(data)
     except msgspec.DecodeError as error:
         raise StorageError(f"{store.uri}/{SCHEMA_STATE} can't be read: {error}; restore it from a backup") from error
 

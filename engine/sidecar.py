@@ -77,6 +77,11 @@ class _Stamp(msgspec.Struct):
     format: int = 0
 
 
+# Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
+_read_stamp = msgspec.json.Decoder(_Stamp).decode
+_read_sidecar = msgspec.json.Decoder(Sidecar).decode
+
+
 def encode(sidecar: Sidecar) -> bytes:
     return msgspec.json.encode(sidecar)
 
@@ -84,14 +89,14 @@ def encode(sidecar: Sidecar) -> bytes:
 def decode(data: bytes, *, where: str) -> Sidecar:
     """Read a sidecar back; one that can't be read is refused and kept, since it says what somebody was about to do."""
     try:
-        found = msgspec.json.decode(data, type=_Stamp).format
+        found = _read_stamp(data).format
         if found != FORMAT:
             raise FormatMismatch(
                 f"{where} has format {found}, this omniray reads only {FORMAT}: recover the graph with the omniray "
                 "that wrote it",
                 found=found, served=FORMAT,
             )  # fmt: skip
-        return msgspec.json.decode(data, type=Sidecar)
+        return _read_sidecar(data)
     except msgspec.DecodeError as error:
         raise InvariantViolation(
             f"{where} is not a sidecar: {error}; it is kept: look at what wrote it, and move it away to go on without "

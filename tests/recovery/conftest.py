@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tests.recovery.matrix", "tests.recovery.oracle", "tests.recovery.rows")
+pytest.register_assert_rewrite("tests.recovery.matrix", "tests.recovery.oracle")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

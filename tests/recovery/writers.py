@@ -7,6 +7,7 @@ more costs next to nothing. One that is to be stopped must be a child of the tes
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -88,6 +89,7 @@ class Child:
 
 
 def _live(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    faulthandler.enable()
     warnings.filterwarnings("ignore", "lance is not fork-safe")
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         target(pipe, *arguments)

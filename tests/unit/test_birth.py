@@ -185,14 +185,23 @@ def test_a_birth_that_fails_before_its_put_leaves_nothing(any_root: Root, point:
     new_graph(any_root).close()
 
 
-def test_a_birth_whose_put_is_clearly_refused_leaves_nothing(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_birth_whose_put_is_refused_keeps_what_a_late_put_would_pin_and_the_next_one_works(
+    disk: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's client repeats requests: behind its refusal may be one that is still on its way."""
+    late: list[CommitObject] = []
+
     def refused(self: CommitLog, obj: CommitObject) -> Answer:
+        late.append(obj)
         raise StorageError("access denied")
 
-    monkeypatch.setattr(CommitLog, "put", refused)
-    with pytest.raises(StorageError, match="access denied"):
-        new_graph(disk)
-    assert list(Path(disk.uri).iterdir()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "put", refused)
+        with pytest.raises(StorageError, match="access denied"):
+            new_graph(disk)
+    staged = {pin.staging for pin in late[0].pins.values()}
+    assert staged <= set(files_below(Path(disk.uri) / "graph"))
+    new_graph(disk).close()
 
 
 def test_a_birth_that_is_interrupted_behind_its_put_has_created_the_graph(disk: Root) -> None:

@@ -250,9 +250,9 @@ def test_a_try_that_is_under_way_ends_when_it_is_told_as_not_committed(
     txn_id = new_ulid()
     told: list[Outcome] = []
     with omniray.open(store.uri) as slow:
-        with armed({Point.C_BEFORE_PUT: Action(lambda: told.append(graph.outcome(txn_id)), nth=1)}):
-            with pytest.raises(Withdrawn) if has_guard else contextlib.nullcontext():
-                ask(slow, txn_id, "ann")
+        ends = pytest.raises(Withdrawn) if has_guard else contextlib.nullcontext()
+        with armed({Point.C_BEFORE_PUT: Action(lambda: told.append(graph.outcome(txn_id)), nth=1)}), ends:
+            ask(slow, txn_id, "ann")
         assert told == [Outcome(txn_id, committed=False)]
         assert people(graph) == ([] if has_guard else ["ann"])
         assert ask(slow, txn_id, "ann").repeated != has_guard

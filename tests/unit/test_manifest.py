@@ -65,7 +65,7 @@ def test_where_there_is_no_manifest_nothing_is_folded_yet(any_root: Root) -> Non
     assert manifest.folded_through() == 0
     assert [*manifest.commits(), *manifest.recoveries()] == []
     looked_for = (manifest.commit("commit-000001"), manifest.recorded(["op"]), manifest.newest_commit_until(BEGIN))
-    assert looked_for == (None, None, None)
+    assert looked_for == (None, set(), None)
     assert (manifest.pins_at(1), manifest.versions_introduced(1)) == ({}, {})
     assert store.first_name("__manifest") is None
     assert manifest.fold(line(3)) == 3

@@ -188,16 +188,14 @@ def test_while_a_coordinator_owns_the_line_nobody_else_extends_it(
     assert fate is (Fate.LANDED if has_guard else Fate.LOST)
 
 
+BEFORE_ITS_PUT = {"sweep": Point.SWEEP_BEFORE_PUT, "discard": Point.REPAIR_BEFORE_PUT}
+
+
 @with_twin
-@pytest.mark.parametrize(
-    ("what", "point"),
-    [("sweep", Point.SWEEP_BEFORE_PUT), ("discard", Point.REPAIR_BEFORE_PUT)],
-    ids=["sweep", "discard"],
-)
+@pytest.mark.parametrize("what", BEFORE_ITS_PUT)
 def test_who_owns_the_line_is_asked_again_before_every_put(
-    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, what: str, point: Point,
-    has_guard: bool,
-) -> None:  # fmt: skip
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, what: str, has_guard: bool
+) -> None:
     """A coordinator takes the line over after it was seen to be everybody's. The twins go by that first look."""
     commit_and_die(store, "ann")
     if what == "discard":
@@ -206,8 +204,9 @@ def test_who_owns_the_line_is_asked_again_before_every_put(
     if not has_guard:
         for module in (sweep, repair):
             monkeypatch.setattr(module, "refuse_stranger", lambda owner, newest: None)
+    taking_over = Action(lambda: (take_over(coordinator.tip, COORDINATOR), None)[1], nth=1)
     with (
-        armed({point: Action(lambda: (take_over(coordinator.tip, COORDINATOR), None)[1], nth=1)}),
+        armed({BEFORE_ITS_PUT[what]: taking_over}),
         pytest.raises(LineOwned) if has_guard else contextlib.nullcontext(),
     ):
         EXTENDING[what](stranger)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -119,6 +122,22 @@ def test_a_sidecar_is_read_once_and_forgotten_when_it_is_gone(store: ObjectStore
     sidecars.delete([ONE.operation_id])
     assert sidecars.listed() == []
     assert sidecars.read(ONE.operation_id) is None
+
+
+_LOOKED_AT_BY_IMPORT = """
+from omniray.engine.line import AcceptedSchema, Commit, CommitObject, Pin, Recovery
+from omniray.engine.schema_files import SchemaState
+from omniray.engine.sidecar import Process, Sidecar, SidecarIntent, SidecarTable
+types = {AcceptedSchema, Commit, CommitObject, Pin, Recovery, SchemaState}
+types |= {Process, Sidecar, SidecarIntent, SidecarTable}
+assert all("__msgspec_cache__" in type.__dict__ for type in types)
+"""
+
+
+def test_what_threads_read_at_once_was_looked_at_before_any_of_them_runs() -> None:
+    """Msgspec looks at a type when it first decodes one; where two threads came to that at once, a process crashed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", _LOOKED_AT_BY_IMPORT], env=environment, check=True)
 
 
 # The faults of sidecar I/O

@@ -262,11 +262,16 @@ def test_a_clock_that_is_ahead_of_the_store_s_makes_no_file_older(on_disk: Swept
 
 
 def test_the_time_is_in_the_line_and_never_goes_back(on_disk: Swept) -> None:
-    on_disk.sweep(ahead_us=DAY_US)
-    first = on_disk.parts.newest().swept_before_us
-    assert first > time.time_ns() // 1000
     on_disk.sweep()
+    first = on_disk.parts.newest().swept_before_us
+    assert first > 0
+    on_disk.sweep(ahead_us=-DAY_US)
     assert on_disk.parts.newest().swept_before_us == first
+
+
+def test_a_clock_that_is_ahead_does_not_refuse_what_is_staged_until_its_time_has_come(on_disk: Swept) -> None:
+    on_disk.sweep(ahead_us=DAY_US)
+    assert on_disk.parts.newest().swept_before_us <= time.time_ns() // 1000
 
 
 def test_files_of_old_versions_stay_wherever_their_manifests_lie(any_root: Root) -> None:
