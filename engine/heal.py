@@ -48,8 +48,8 @@ log = logging.getLogger("omniray")
 
 GRACE_S = 600.0
 LEASE_S = 24 * 3600.0
-LOOK_EVERY_S = 1.0
-SETTLED_S = 2.0
+LOOK_EVERY_S = 5.0
+SETTLED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)

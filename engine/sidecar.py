@@ -118,6 +118,7 @@ class Sidecars:
     def put(self, sidecar: Sidecar) -> None:
         """Write one; when this returns it is known to be there, and when it raises nothing has moved."""
         path, data = self.path(sidecar.operation_id), encode(sidecar)
+        self._read[sidecar.operation_id] = sidecar  # nobody has to read what we wrote ourselves
         for _ in range(_PUT_TRIES_MAX):
             answer = self._store.put_if_absent(path, data)
             # Nobody else has this operation's id, so whatever is there is our own put, whose answer got lost.

@@ -146,7 +146,7 @@ class Writer:
 
     def _commit(self, intent: Intent, submitted_at: CommitObject) -> WriteResult:
         deadline = self._clock() + COMMIT_TIMEOUT_S
-        looking = self._pool.submit(self._recoverer.look) if self._recoverer.is_look_due() else None
+        look = self._recoverer.is_look_due()
         if intent.strict or intent.expected_versions or intent.resubmittable:
             self._tip.refresh()
         first_read: dict[str, int] = {}
@@ -175,10 +175,10 @@ class Writer:
                     return WriteResult(None, 0, 0)
                 continue
             started = self._clock()
-            landed = self._attempt(intent, base, resolution, looking)
+            landed = self._attempt(intent, base, resolution, look=look)
             if landed is not None:
                 return _result(intent, landed, resolution)
-            looking = None
+            look = False
             losses += 1
             pause_s = min(losses, BACKOFF_LOSSES_MAX) * (self._clock() - started)
             self._sleep(self._random() * min(pause_s, BACKOFF_S_MAX))
@@ -210,17 +210,20 @@ class Writer:
             )
 
     def _attempt(
-        self, intent: Intent, base: CommitObject, resolution: Resolution, looking: Future[list[Sidecar]] | None
+        self, intent: Intent, base: CommitObject, resolution: Resolution, *, look: bool
     ) -> CommitObject | None:
         """One try to commit as the object after `base`: the object if it landed, None if somebody was faster.
 
         Every attempt has its own operation id, transactions and sidecar; what it staged itself is never used again.
+        With `look` it also looks for operations that others left, beside the staging.
         """
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)
         _refuse_swept(resolution.tables, base)
         sidecar = self._sidecar(intent, base, resolution)
-        staged = self._stage(sidecar, base, resolution.tables)
+        staging = self._begin_staging(sidecar, base, resolution.tables)
+        looking = self._pool.submit(self._recoverer.look) if look else None
+        staged = self._finish_staging(sidecar, base, staging)
         if looking is not None and self._heal(looking, sidecar, staged or {}):
             return None
         if staged is None:
@@ -294,24 +297,30 @@ class Writer:
         self._sidecars.put(sidecar)
         reach(Point.A_AFTER_SIDECAR)
 
-    def _stage(
-        self, sidecar: Sidecar, base: CommitObject, tables: Mapping[str, TableWrite]
-    ) -> dict[str, StagedVersion] | None:
-        """Write the sidecar and stage every table's next version, all in parallel; None if a table has moved."""
-        announced = self._pool.submit(self._announce, sidecar)
-        futures = {
+    def _begin_staging(self, sidecar: Sidecar, base: CommitObject, tables: Mapping[str, TableWrite]) -> _Staging:
+        """Begin to stage every table's next version and to write the sidecar, all in parallel.
+
+        The sidecar comes second: the staging takes several requests in a row, and should not wait for a thread.
+        """
+        versions = {
             table.table_key: self._pool.submit(self._stage_one, table, base, tables[table.table_key])
             for table in sidecar.tables
         }
+        return _Staging(versions, self._pool.submit(self._announce, sidecar))
+
+    def _finish_staging(
+        self, sidecar: Sidecar, base: CommitObject, staging: _Staging
+    ) -> dict[str, StagedVersion] | None:
+        """The staged versions, once all are there and the sidecar too; None if a table has moved."""
         staged: dict[str, StagedVersion] = {}
         failed: BaseException | None = None
-        for key, future in futures.items():
+        for key, future in staging.versions.items():
             try:
                 staged[key] = future.result()
             except BaseException as error:
                 failed = error
         try:
-            announced.result()
+            staging.announced.result()
         except BaseException as error:
             failed = error
         if failed is None:
@@ -319,7 +328,7 @@ class Writer:
         self._give_up(sidecar, staged)
         if isinstance(failed, VersionTaken):
             self._explain(failed, base)
-        elif not isinstance(failed, StorageError) or not moved(set(tables), base, self._tip.refresh()):
+        elif not isinstance(failed, StorageError) or not moved(set(staging.versions), base, self._tip.refresh()):
             raise failed
         return None  # somebody was faster: what a stale handle ran into says nothing
 
@@ -381,6 +390,14 @@ class Writer:
             write = writes[key]
             added = None if write.mode is Mode.OVERWRITE or isinstance(write.rows, StagedRows) else write.rows[ID]
             self._cache.advance_ids(version.table, removed=write.replaced[ID], added=added)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """Phases A and B under way."""
+
+    versions: Mapping[str, Future[StagedVersion]]
+    announced: Future[None]
 
 
 @dataclass(frozen=True, slots=True)
