@@ -32,7 +32,19 @@ def test_every_file_and_folder_of_a_commit_is_fsynced_when_it_must_survive_a_pow
     for folder in folders:
         assert [path for path in synced if path.parent == folder], f"no file in {folder} was fsynced"
     assert set(folders) <= set(synced)
-    assert synced[-1].parent == Path("__commits"), "the line's folder comes last, after the commit object"
+    committed = next(n for n, path in enumerate(synced) if path.parent == Path("__commits"))
+    assert set(folders) <= set(synced[:committed]), "the line's folder comes after all that its object refers to"
+
+
+def test_the_fold_survives_a_power_cut_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is folded is read by nobody else: a manifest with an empty data file would be the end of the history."""
+    synced = _synced(tmp_path / "g", "power", monkeypatch)
+    manifest = Path("__manifest")
+    folders = [manifest / name for name in ("_transactions", "_versions", "data")]
+    for folder in folders:
+        assert [path for path in synced if path.parent == folder], f"no file in {folder} was fsynced"
+    assert set(folders) <= set(synced)
+    assert synced.index(manifest / "data") < len(synced) - 1 - synced[::-1].index(manifest / "_versions")
 
 
 def test_a_commit_waits_for_no_disk_when_it_need_survive_the_process_alone(

@@ -465,3 +465,29 @@ def test_a_flush_after_a_close_that_failed_says_so(parts: Parts, monkeypatch: py
         parts.finaliser.close()
     with pytest.raises(StorageError, match="closed before Phase D was through"):
         parts.finaliser.flush()
+
+
+def test_what_the_store_refused_once_is_finished_though_nobody_writes_again(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finalise, "RETRY_S", 0.01)
+    real, refusals, done = finalise.give_final_name, iter([StorageError("503")]), threading.Event()
+
+    def unlucky(store: ObjectStore, table_key: str, pin: Pin) -> None:
+        for refusal in refusals:
+            raise refusal
+        real(store, table_key, pin)
+        done.set()
+
+    monkeypatch.setattr(finalise, "give_final_name", unlucky)
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
+    assert done.wait(60)
+    parts.finaliser.flush()
+    assert plain_names(parts.store) == ["ann"]
+
+
+def test_who_was_told_of_nothing_deletes_nothing(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is only read has a finaliser, too, and reads the manifest."""
+    parts.manifest.folded_through()
+    monkeypatch.setattr(DirectoryStore, "delete_all", lambda self, paths: pytest.fail(f"deleted {paths}"))
+    parts.finaliser.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,10 +17,12 @@ from omniray.engine.finalise import observe_final_name
 from omniray.engine.heal import Recoverer, RecoveryReport
 from omniray.engine.line import CommitObject, encode
 from omniray.engine.lineage import Lineage
+from omniray.engine.manifest import Manifest
 from omniray.engine.prune import prune
 from omniray.engine.recovery import Decision, TableFacts
 from omniray.engine.sidecar import Sidecar
 from omniray.engine.store import ObjectStore
+from omniray.engine.tip import Tip
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, create_store, parts_of
@@ -254,3 +257,35 @@ def test_a_commit_during_the_look_is_not_taken_for_a_foreign_writer(
         monkeypatch.setattr(Recoverer, "_examine", _head_after_the_line)
     recovered(healer)
     assert outcomes(healer)[left][1][PERSON] == ("NoMovement" if has_guard else "UnexpectedAtP1")
+
+
+def test_a_record_is_built_without_a_look_at_the_lineage_so_that_live_writers_do_not_outrun_it(
+    store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the look-up is made, only the line is read: each build races with writers that need less than a look-up."""
+    left, healer, rival = left_by(store, DIED_BEFORE), opened(), opened(is_dead=lambda sidecar: False)
+    looked_up: list[int] = []
+    folded_through = Manifest.folded_through
+    races = iter("abc")
+
+    def counted(self: Manifest) -> int:
+        looked_up.append(1)
+        return folded_through(self)
+
+    extend = Tip.extend
+
+    def contested(self: Tip, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
+        def late(newest: CommitObject) -> CommitObject | None:
+            before = len(looked_up)
+            built = build(newest)
+            assert len(looked_up) == before
+            for name in itertools.islice(races, 1):
+                add(rival, name)
+            return built
+
+        return extend(self, late)
+
+    monkeypatch.setattr(Tip, "extend", contested)
+    with monkeypatch.context() as patch:
+        patch.setattr(healer.manifest, "folded_through", lambda: counted(healer.manifest))
+        assert recovered(healer).rolled_back == (left,)

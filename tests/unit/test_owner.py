@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import Fenced, LineOwned, OutcomeUnknown
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.errors import Fenced, InvariantViolation, LineOwned, OutcomeUnknown, StorageError
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.graph import Graph
 from omniray.engine.identity import new_ulid
@@ -371,4 +371,38 @@ def test_a_coordinator_that_is_asked_for_a_write_whose_put_is_still_under_way_fe
         assert not graph.outcome(txn_id).committed
         CommitLog(store, graph._log.branch).put(late[0])
         insert(graph, "ann")
+        assert people(graph) == ["ann"]
+
+
+def test_a_coordinator_whose_opening_fails_hands_the_line_back(store: ObjectStore) -> None:
+    store.put(f"__recovery/{new_ulid()}.json", b"{")
+    with pytest.raises(InvariantViolation):
+        Graph(store, read_only=False, owner=A)
+    newest = CommitLog(store, MAIN_BRANCH).newest()
+    assert newest is not None
+    assert newest.owner == EMBEDDED
+
+
+def test_a_coordinator_whose_release_fails_can_be_closed_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Graph(store, read_only=False, owner=A)
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "put", refuse_put)
+        with pytest.raises(StorageError):
+            graph.close()
+    graph.close()
+    newest = CommitLog(store, MAIN_BRANCH).newest()
+    assert newest is not None
+    assert newest.owner == EMBEDDED
+
+
+def refuse_put(self: CommitLog, obj: CommitObject) -> Answer:
+    raise StorageError("access denied")
+
+
+def test_a_coordinator_sweeps_its_own_graph(store: ObjectStore) -> None:
+    with Graph(store, read_only=False, owner=A) as graph:
+        insert(graph, "ann")
+        assert not graph.sweep(older_than_s=0).dry_run
         assert people(graph) == ["ann"]

@@ -9,7 +9,7 @@ import pytest
 
 from omniray.engine import tip as tip_module
 from omniray.engine.commit_log import HINT, HINT_EVERY, MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import FormatMismatch, OutcomeUnknown, StorageError
+from omniray.engine.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
 from omniray.engine.line import FORMAT, Answer, CommitObject, Fate, change_owner, encode, follow, remark
 from omniray.engine.manifest import Manifest
 from omniray.engine.store import ObjectStore, open_store
@@ -349,3 +349,22 @@ def test_who_loses_every_race_gives_up(opened: OpenTip) -> None:
     with pytest.raises(StorageError, match=f"lost {EXTEND_TRIES_MAX} races"):
         slow.tip.extend(always_late)
     assert "remark" not in slow.in_line()
+
+
+def test_what_may_be_said_again_and_gets_no_clear_answer_has_failed_and_names_no_transaction(
+    opened: OpenTip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller whose write only came upon a recovery would look for an id that is nobody's."""
+    monkeypatch.setattr("omniray.engine.tip.UNCLEAR_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(CommitLog, "put", lambda self, obj: Answer.UNCLEAR)
+    with pytest.raises(StorageError, match="changes no table; try again") as refused:
+        opened().tip.extend(lambda newest: remark(newest, op_id="remark"))
+    assert not isinstance(refused.value, OutcomeUnknown)
+
+
+def test_an_object_that_may_not_follow_is_not_put(opened: OpenTip) -> None:
+    process = opened()
+    stranger = replace(remark(process.tip.newest, op_id="stranger"), owner="somebody else")
+    with pytest.raises(InvariantViolation, match="a bug in omniray"):
+        process.tip.put(stranger)
+    assert process.in_line() == ["op-1"]

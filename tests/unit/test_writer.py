@@ -25,7 +25,7 @@ from omniray.engine.errors import (
     StorageError,
     TableDrift,
 )
-from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, encode, follow
+from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, encode, follow, remark
 from omniray.engine.owner import take_over
 from omniray.engine.sidecar import Sidecar
 from omniray.engine.state import PinnedState
@@ -502,6 +502,18 @@ def test_the_history_does_not_go_back_in_time_when_a_clock_does(
     before = parts.log.read(newest.seq - 1)
     assert before is not None
     assert newest.commits[0].at_us >= before.commits[0].at_us > 0
+
+
+def test_the_history_does_not_go_back_in_time_behind_an_object_without_commits(
+    opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = opened()
+    add(parts, "ann")
+    before = parts.newest().commits[0].at_us
+    parts.tip.extend(lambda newest: remark(newest, op_id="remark"))
+    monkeypatch.setattr("omniray.engine.writer.time.time_ns", lambda: 0)
+    add(parts, "bob")
+    assert parts.newest().commits[0].at_us >= before
 
 
 def test_the_ids_of_a_table_that_grew_too_large_are_no_longer_kept(
