@@ -264,7 +264,7 @@ def _swept(store: ObjectStore) -> None:
 # What there is to be killed
 
 # Files on S3 are dated by the second: those of the second in which the sweep began would not be old enough.
-_ALL_ARE_OLD: Setting = (sweep.Sweeper, "_dated_us", lambda self, obj: 2**62)
+_ALL_ARE_OLD: Setting = (sweep, "store_now_us", lambda store: 2**62)
 _FEW_INLINE: Setting = (row_sink, "INLINE_ROWS_MAX", 4)
 _SMALL_BATCHES: Setting = (sweep, "DELETE_FILES", 2)
 _LOOK_AT_ONCE: tuple[Setting, ...] = ((heal, "LOOK_EVERY_S", 0.0), (heal, "SETTLED_S", -NEVER_S))

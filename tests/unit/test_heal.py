@@ -121,11 +121,11 @@ def test_a_final_name_that_a_foreign_writer_took_waits_for_repair_and_then_the_o
 def test_others_behind_a_name_that_was_taken_wait_too_and_nothing_of_theirs_is_lost(
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
-    first, second = left_by(store, DIED_AFTER, "first"), left_by(store, Point.B_BEFORE_TABLE, "second")
+    second, first = left_by(store, DIED_BEFORE, "second"), left_by(store, DIED_AFTER, "first")
     append(store, "mallory")
     healer = opened()
     assert set(recovered(healer).awaiting_repair) == {first, second}
-    assert healer.sidecars.listed() == [first, second]
+    assert healer.sidecars.listed() == [second, first]
     repair_of(healer).discard()
     recovered(opened())
     assert {one: kind for one, (kind, _) in outcomes(healer).items() if one in (first, second)} == {

@@ -113,15 +113,23 @@ def test_sidecars_are_listed_oldest_first_and_nothing_else_is(store: ObjectStore
 
 
 def test_a_sidecar_is_read_once_and_forgotten_when_it_is_gone(store: ObjectStore) -> None:
+    Sidecars(store).put(ONE)
     watched = FaultyStore(store)
     sidecars = Sidecars(cast(ObjectStore, watched))
-    sidecars.put(ONE)
     for _ in range(3):
         assert sidecars.read_all(sidecars.listed()) == [ONE]
     assert [call.method for call in watched.calls].count("get") == 1
     sidecars.delete([ONE.operation_id])
     assert sidecars.listed() == []
     assert sidecars.read(ONE.operation_id) is None
+
+
+def test_a_sidecar_of_our_own_is_not_read(store: ObjectStore) -> None:
+    watched = FaultyStore(store)
+    sidecars = Sidecars(cast(ObjectStore, watched))
+    sidecars.put(ONE)
+    assert sidecars.read_all(sidecars.listed()) == [ONE]
+    assert "get" not in [call.method for call in watched.calls]
 
 
 _LOOKED_AT_BY_IMPORT = """
