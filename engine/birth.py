@@ -37,7 +37,7 @@ STAGING_THREADS = 8
 
 
 def give_birth(store: ObjectStore, schema_text: str, *, actor: str = "") -> None:
-    """Create a graph where nothing is; if it fails, nothing is left."""
+    """Create a graph where nothing is. One that failed leaves nothing, or what does not stand in the way of another."""
     schema = parse_schema(schema_text)
     _refuse_occupied(store)
     _prove(store)
@@ -120,17 +120,9 @@ def _prove(store: ObjectStore) -> None:
 
 def _sidecar(first: CommitObject, schema: Schema) -> Sidecar:
     (commit,) = first.commits
-    return Sidecar(
-        operation_id=first.op_id,
-        kind=KIND,
-        branch=str(MAIN_BRANCH),
-        epoch=first.epoch,
-        owner=first.owner,
-        process=this_process(),
-        created_at_us=commit.at_us,
-        intents=(SidecarIntent(commit.commit_id, commit.actor),),
-        tables=tuple(SidecarTable(t.table_key, t.path, 0, first.pins[t.table_key].transaction) for t in schema),
-    )
+    intents = (SidecarIntent(commit.commit_id, commit.actor),)
+    tables = (SidecarTable(t.table_key, t.path, 0, first.pins[t.table_key].transaction) for t in schema)
+    return Sidecar.on(first, first.op_id, KIND, str(MAIN_BRANCH), this_process(), intents, tables)
 
 
 def _stage(store: ObjectStore, births: Iterable[TableBirth]) -> None:

@@ -331,7 +331,7 @@ class Finaliser:
             self._tidy()
 
     def _tidy(self) -> None:
-        finished, self._finished = self._finished, []
+        finished = [self._finished.pop() for _ in range(len(self._finished))]  # other threads may add to it meanwhile
         with self._wake:
             through = [op for seq, op in self._operations if seq <= self._finalised_through]
             self._operations = [(seq, op) for seq, op in self._operations if seq > self._finalised_through]

@@ -8,7 +8,6 @@ only keeps a load from being disturbed: that no commit refers to files that were
 from __future__ import annotations
 
 import logging
-import time
 
 from omniray.engine.errors import StorageError
 from omniray.engine.failpoints import Point, reach
@@ -25,8 +24,7 @@ class Lease:
     """The lease of one load on one branch, which is at `newest` or was just before."""
 
     def __init__(self, sidecars: Sidecars, branch: str, newest: CommitObject) -> None:
-        self._sidecars, self._branch = sidecars, branch
-        self._epoch, self._owner = newest.epoch, newest.owner
+        self._sidecars, self._branch, self._newest = sidecars, branch, newest
         self._taken: list[str] = []
 
     def take(self, intent: SidecarIntent, table: Table) -> int:
@@ -34,17 +32,8 @@ class Lease:
 
         When this raises, none may be.
         """
-        sidecar = Sidecar(
-            operation_id=new_ulid(),
-            kind=STAGING,
-            branch=self._branch,
-            epoch=self._epoch,
-            owner=self._owner,
-            process=this_process(),
-            created_at_us=time.time_ns() // 1000,
-            intents=(intent,),
-            tables=(SidecarTable(table.type.table_key, table.type.path, table.version, transaction_uuid=""),),
-        )
+        announced = SidecarTable(table.type.table_key, table.type.path, table.version, transaction_uuid="")
+        sidecar = Sidecar.on(self._newest, new_ulid(), STAGING, self._branch, this_process(), (intent,), (announced,))
         self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have left it there
         self._sidecars.put(sidecar)
         reach(Point.STAGE_AFTER_LEASE)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from omniray.engine.adoption import refuse_unfit
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.drift import Drift, DriftedTable, Sighting, describe, sight
-from omniray.engine.errors import OutcomeUnknown, StorageError, TableDrift
+from omniray.engine.errors import StorageError, TableDrift
 from omniray.engine.failpoints import Point, reach
 from omniray.engine.finalise import Finaliser, give_final_name
 from omniray.engine.identity import new_ulid
@@ -200,17 +200,9 @@ class Repair:
         transactions: Mapping[str, str],
     ) -> Sidecar:
         types = self._schema.by_table_key
-        return Sidecar(
-            operation_id=operation_id,
-            kind=KIND,
-            branch=str(self._log.branch),
-            epoch=base.epoch,
-            owner=base.owner,
-            process=this_process(),
-            created_at_us=time.time_ns() // 1000,
-            intents=(SidecarIntent(operation_id, actor),),
-            tables=tuple(SidecarTable(key, types[key].path, built_on[key], transactions[key]) for key in built_on),
-        )
+        intents = (SidecarIntent(operation_id, actor),)
+        tables = (SidecarTable(key, types[key].path, built_on[key], transactions[key]) for key in built_on)
+        return Sidecar.on(base, operation_id, KIND, str(self._log.branch), this_process(), intents, tables)
 
     def _put(
         self,
@@ -227,13 +219,7 @@ class Repair:
         through = self._finaliser.finalised_through
         ours = follow(base, op_id=operation_id, changed=changed, commits=(commit,), finalised_through=through)
         reach(Point.REPAIR_BEFORE_PUT)
-        try:
-            fate = self._tip.put(ours)
-        except OutcomeUnknown:
-            raise
-        except StorageError:
-            self._clear_away(operation_id, staged)
-            raise
+        fate = self._tip.put(ours)  # if it raises, everything is kept: behind a refusal the put may be on its way
         reach(Point.REPAIR_AFTER_PUT)
         if fate is not Fate.LANDED:
             self._clear_away(operation_id, staged)

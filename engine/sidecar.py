@@ -7,15 +7,17 @@ A load that stages data files for a while leaves one too, of kind `Staging`: it 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
+from ulid import ULID
 
 from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
 from omniray.engine.identity import is_ulid
-from omniray.engine.line import Answer
+from omniray.engine.line import Answer, CommitObject
 from omniray.engine.process import Process
 from omniray.engine.store import ObjectStore
 
@@ -60,13 +62,33 @@ class Sidecar:
     tables: tuple[SidecarTable, ...]
     format: int = FORMAT
 
+    @classmethod
+    def on(
+        cls,
+        base: CommitObject,
+        operation_id: str,
+        kind: str,
+        branch: str,
+        process: Process,
+        intents: Iterable[SidecarIntent],
+        tables: Iterable[SidecarTable],
+    ) -> Sidecar:
+        """The sidecar of an operation that begins now, on top of one object of the line."""
+        return cls(
+            operation_id=operation_id,
+            kind=kind,
+            branch=branch,
+            epoch=base.epoch,
+            owner=base.owner,
+            process=process,
+            created_at_us=time.time_ns() // 1000,
+            intents=tuple(intents),
+            tables=tuple(tables),
+        )
+
     def __str__(self) -> str:
         tables = ", ".join(table.table_key for table in self.tables)
         return f"{self.kind} {self.operation_id} of {self.process} on {tables}"
-
-    @property
-    def commit_ids(self) -> tuple[str, ...]:
-        return tuple(intent.commit_id for intent in self.intents)
 
     @property
     def actor(self) -> str:
@@ -105,6 +127,15 @@ def decode(data: bytes, *, where: str) -> Sidecar:
         ) from error
 
 
+def _lost(operation_id: str) -> Sidecar:
+    """What stands for a sidecar whose content a power cut took, since none is waited for on its way to a disk.
+
+    Nobody knows what it said, so there is nothing to finish and nothing to tell: like a lease it is forgotten in time.
+    """
+    created_at_us = int(ULID.from_str(operation_id).milliseconds) * 1000
+    return Sidecar(operation_id, STAGING, "", 0, "", Process("", 0, ""), created_at_us, (), ())
+
+
 class Sidecars:
     """The sidecars of a graph. They never change, so those read are kept until they are gone from the listing."""
 
@@ -120,7 +151,7 @@ class Sidecars:
         path, data = self.path(sidecar.operation_id), encode(sidecar)
         self._read[sidecar.operation_id] = sidecar  # nobody has to read what we wrote ourselves
         for _ in range(_PUT_TRIES_MAX):
-            answer = self._store.put_if_absent(path, data)
+            answer = self._store.put_if_absent(path, data, lasting=False)
             # Nobody else has this operation's id, so whatever is there is our own put, whose answer got lost.
             if answer is not Answer.UNCLEAR or self._store.get(path) is not None:
                 return
@@ -142,7 +173,7 @@ class Sidecars:
         data = self._store.get(path)
         if data is None:
             return None
-        sidecar = self._read[operation_id] = decode(data, where=path)
+        sidecar = self._read[operation_id] = decode(data, where=path) if data.strip(b"\0") else _lost(operation_id)
         return sidecar
 
     def read_all(self, operation_ids: Iterable[str]) -> list[Sidecar]:

@@ -68,8 +68,11 @@ class ObjectStore(Protocol):
     def put_hint(self, path: str, data: bytes) -> None:
         """Write a small file that may be lost at any time, where that is worth it."""
 
-    def put_if_absent(self, path: str, data: bytes) -> Answer:
-        """Create an object, or say that it is there, or that the store gave no clear answer."""
+    def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
+        """Create an object, or say that it is there, or that the store gave no clear answer.
+
+        One that is not `lasting` may come out of a power cut empty, unless the store was opened to survive one.
+        """
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         """Give an object's bytes a second name; None if the source is not there."""
@@ -147,10 +150,10 @@ class DirectoryStore:
         except OSError as error:
             raise _disk_error(error, "write", target) from error
 
-    def put_if_absent(self, path: str, data: bytes) -> Answer:
+    def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
         target = self.root / path
         try:
-            with self._whole_file(target, data) as temporary:
+            with self._whole_file(target, data, sync=lasting or self._durability is Durability.POWER) as temporary:
                 try:
                     answer = _link(temporary, target)
                     if self._durability is Durability.POWER:

@@ -134,7 +134,7 @@ class S3Store:
     def put_hint(self, path: str, data: bytes) -> None:
         """Nobody reads one: a listing of one name finds the newest object."""
 
-    def put_if_absent(self, path: str, data: bytes) -> Answer:
+    def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
         try:
             self._call("put_object", Key=self._key(path), Body=data, IfNoneMatch="*")
         except Exception as error:

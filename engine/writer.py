@@ -1,6 +1,6 @@
 """The writer: takes an intent through the four phases, again on top of whoever was faster.
 
-    Phase A   the operation's sidecar is written, beside the staging: what is about to happen, for whom
+    Phase A   the operation's sidecar is written, beside the staging (`staging.py`)
     Phase B   every touched table's next version is staged, tables in parallel
     Phase C   one put-if-absent of the commit object: the only commit point
     Phase D   final names and fold, behind the answer (`finalise.py`)
@@ -16,7 +16,6 @@ import logging
 import random
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,9 +48,9 @@ from omniray.engine.line import (
 from omniray.engine.lineage import LandedCommit, Lineage
 from omniray.engine.mode import Mode
 from omniray.engine.owner import is_owner_known_dead, refuse_stranger, release
-from omniray.engine.process import Process, this_process
 from omniray.engine.schema import ID, Schema
-from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.sidecar import Sidecar, Sidecars
+from omniray.engine.staging import Stager, Staging
 from omniray.engine.state import PinnedState, TableCache, moved
 from omniray.engine.store import ObjectStore
 from omniray.engine.tables import StagedRows, StagedVersion, TableStorage, VersionTaken
@@ -87,14 +86,13 @@ class Writer:
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._store, self._tip, self._lineage = store, tip, lineage
-        self._storage, self._cache, self._finaliser = storage, cache, finaliser
-        self._sidecars, self._recoverer, self._schema = sidecars, recoverer, schema
+        self._tip, self._lineage, self._cache = tip, lineage, cache
+        self._finaliser, self._recoverer = finaliser, recoverer
         self._branch, self._owner = branch, owner
-        self._process: Process = this_process()
         self._clock, self._sleep, self._random = clock, sleep, random
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(STAGING_THREADS, thread_name_prefix="omniray-stage")
+        self._stager = Stager(store, storage, cache, sidecars, schema, self._pool, branch=branch)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -214,17 +212,16 @@ class Writer:
     ) -> CommitObject | None:
         """One try to commit as the object after `base`: the object if it landed, None if somebody was faster.
 
-        Every attempt has its own operation id, transactions and sidecar; what it staged itself is never used again.
-        With `look` it also looks for operations that others left, beside the staging.
+        What an attempt staged itself is never used again. With `look` it also looks for operations that others left,
+        beside the staging.
         """
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)
         _refuse_swept(resolution.tables, base)
-        sidecar = self._sidecar(intent, base, resolution)
-        staging = self._begin_staging(sidecar, base, resolution.tables)
+        staging = self._stager.begin(intent, base, resolution)
         looking = self._pool.submit(self._recoverer.look) if look else None
-        staged = self._finish_staging(sidecar, base, staging)
-        if looking is not None and self._heal(looking, sidecar, staged or {}):
+        staged = self._staged(staging, base)
+        if looking is not None and self._heal(looking, staging.sidecar, staged or {}):
             return None
         if staged is None:
             return None
@@ -233,7 +230,7 @@ class Writer:
         }
         ours = follow(
             base,
-            op_id=sidecar.operation_id,
+            op_id=staging.sidecar.operation_id,
             changed=changed,
             commits=(_commit_of(intent, base, resolution),),
             finalised_through=self._finaliser.finalised_through,
@@ -242,7 +239,7 @@ class Writer:
         fate = self._tip.put(ours)
         reach(Point.C_AFTER_PUT)
         if fate is not Fate.LANDED:
-            self._give_up(sidecar, staged)
+            self._stager.give_up(staging.sidecar, staged)
             return None
         self._adopt(staged, resolution.tables)
         self._finaliser.notice(ours, ours.op_id)
@@ -253,106 +250,28 @@ class Writer:
         )  # fmt: skip
         return ours
 
+    def _staged(self, staging: Staging, base: CommitObject) -> dict[str, StagedVersion] | None:
+        """What was staged; None if somebody was faster, since what a stale handle ran into says nothing."""
+        try:
+            return self._stager.finish(staging)
+        except VersionTaken as taken:
+            self._explain(taken, base)
+        except StorageError:
+            if not moved(set(staging.versions), base, self._tip.refresh()):
+                raise
+        return None
+
     def _heal(self, looking: Future[list[Sidecar]], sidecar: Sidecar, staged: Mapping[str, StagedVersion]) -> bool:
         """Recover what others left, if this write's look found any; the attempt is void then, since the line moves."""
         try:
             if not looking.result():
                 return False
         except BaseException:
-            self._give_up(sidecar, staged)
+            self._stager.give_up(sidecar, staged)
             raise
-        self._give_up(sidecar, staged)
+        self._stager.give_up(sidecar, staged)
         self._recoverer.recover(self._tip)
         return True
-
-    # Phases A and B
-
-    def _sidecar(self, intent: Intent, base: CommitObject, resolution: Resolution) -> Sidecar:
-        """What this attempt is about to do."""
-        tables = (
-            SidecarTable(
-                table_key=key,
-                table_path=self._schema.by_table_key[key].path,
-                expected_version=base.pins[key].version,
-                transaction_uuid=str(uuid.uuid4()),
-                table_branch=base.pins[key].branch,
-                files=write.rows.files if isinstance(write.rows, StagedRows) else (),
-            )
-            for key, write in resolution.tables.items()
-        )
-        return Sidecar(
-            operation_id=new_ulid(),
-            kind=intent.kind,
-            branch=self._branch,
-            epoch=base.epoch,
-            owner=base.owner,
-            process=self._process,
-            created_at_us=time.time_ns() // 1000,
-            intents=(SidecarIntent(intent.commit_id, intent.author.actor),),
-            tables=tuple(tables),
-        )
-
-    def _announce(self, sidecar: Sidecar) -> None:
-        reach(Point.A_BEFORE_SIDECAR)
-        self._sidecars.put(sidecar)
-        reach(Point.A_AFTER_SIDECAR)
-
-    def _begin_staging(self, sidecar: Sidecar, base: CommitObject, tables: Mapping[str, TableWrite]) -> _Staging:
-        """Begin to stage every table's next version and to write the sidecar, all in parallel.
-
-        The sidecar comes second: the staging takes several requests in a row, and should not wait for a thread.
-        """
-        versions = {
-            table.table_key: self._pool.submit(self._stage_one, table, base, tables[table.table_key])
-            for table in sidecar.tables
-        }
-        return _Staging(versions, self._pool.submit(self._announce, sidecar))
-
-    def _finish_staging(
-        self, sidecar: Sidecar, base: CommitObject, staging: _Staging
-    ) -> dict[str, StagedVersion] | None:
-        """The staged versions, once all are there and the sidecar too; None if a table has moved."""
-        staged: dict[str, StagedVersion] = {}
-        failed: BaseException | None = None
-        for key, future in staging.versions.items():
-            try:
-                staged[key] = future.result()
-            except BaseException as error:
-                failed = error
-        try:
-            staging.announced.result()
-        except BaseException as error:
-            failed = error
-        if failed is None:
-            return staged
-        self._give_up(sidecar, staged)
-        if isinstance(failed, VersionTaken):
-            self._explain(failed, base)
-        elif not isinstance(failed, StorageError) or not moved(set(staging.versions), base, self._tip.refresh()):
-            raise failed
-        return None  # somebody was faster: what a stale handle ran into says nothing
-
-    def _stage_one(self, announced: SidecarTable, base: CommitObject, write: TableWrite) -> StagedVersion:
-        reach(Point.B_BEFORE_TABLE)
-        table = self._cache.open(announced.table_key, base.pins[announced.table_key])
-        match write.mode:
-            case Mode.APPEND:
-                change = self._storage.stage_append(table, write.rows)
-            case Mode.MERGE:
-                change = self._storage.stage_merge(table, write.rows, write.replaced)
-            case Mode.OVERWRITE:
-                change = self._storage.stage_overwrite(table, write.rows)
-            case Mode.DELETE:
-                change = self._storage.stage_delete(table, write.replaced)
-        reach(Point.B_AFTER_ROWS)
-        try:
-            staged = self._storage.commit_staged(table, change, announced.transaction_uuid)
-        except VersionTaken:
-            if change.inline is not None:
-                self._storage.forget_rows(table.type, change.inline)
-            raise
-        reach(Point.B_AFTER_TABLE)
-        return staged
 
     def _explain(self, taken: VersionTaken, base: CommitObject) -> None:
         """HEAD was read before the line: a newer object explains it, or a foreign writer has touched the table."""
@@ -366,23 +285,6 @@ class Writer:
                 table_key=taken.table_key, expected=taken.expected,
             )  # fmt: skip
 
-    def _give_up(self, sidecar: Sidecar, staged: Mapping[str, StagedVersion]) -> None:
-        """An attempt is known to be lost: its handles show rows that never happened, and its files help nobody.
-
-        What can't be deleted now is the sweep's, and the sidecar the next recovery's.
-        """
-        for key in staged:
-            self._cache.drop(key)
-        files = [path for version in staged.values() for path in self._storage.staged_for_itself(version)]
-        reach(Point.LOST_BEFORE_DISCARD)
-        try:
-            self._store.delete_all([*files, self._sidecars.path(sidecar.operation_id)])
-        except StorageError as error:
-            log.warning("event=discard_failed op=%s error=%s", sidecar.operation_id, error)
-        reach(Point.LOST_AFTER_DISCARD)
-
-    # After Phase C
-
     def _adopt(self, staged: Mapping[str, StagedVersion], writes: Mapping[str, TableWrite]) -> None:
         """Keep the handles of versions that are part of the graph now: the next write reads nothing of them."""
         for key, version in staged.items():
@@ -390,14 +292,6 @@ class Writer:
             write = writes[key]
             added = None if write.mode is Mode.OVERWRITE or isinstance(write.rows, StagedRows) else write.rows[ID]
             self._cache.advance_ids(version.table, removed=write.replaced[ID], added=added)
-
-
-@dataclass(frozen=True, slots=True)
-class _Staging:
-    """Phases A and B under way."""
-
-    versions: Mapping[str, Future[StagedVersion]]
-    announced: Future[None]
 
 
 @dataclass(frozen=True, slots=True)

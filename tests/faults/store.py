@@ -99,9 +99,9 @@ class FaultyStore:
     def put_hint(self, path: str, data: bytes) -> None:
         self._pass_on("put_hint", path, lambda: self.inner.put_hint(path, data))
 
-    def put_if_absent(self, path: str, data: bytes) -> Answer:
+    def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
         try:
-            return self._pass_on("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+            return self._pass_on("put_if_absent", path, lambda: self.inner.put_if_absent(path, data, lasting=lasting))
         except NoAnswer:
             return Answer.UNCLEAR
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 import lance
 import pytest
 
-from omniray.engine import archive, audit, finalise, heal, lease, owner, repair, writer
+from omniray.engine import archive, audit, finalise, heal, lease, owner, repair, staging, writer
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import Fenced, LineOwned, OmnirayError, TableDrift
 from omniray.engine.failpoints import Action, Point, armed
@@ -107,7 +107,7 @@ class World:
     patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
 
     def __post_init__(self) -> None:
-        for module in (writer, lease, repair, owner):
+        for module in (staging, lease, repair, owner):
             self.patch.setattr(module, "this_process", lambda: self.acting)
         for module in (heal, owner):
             self.patch.setattr(module, "is_known_dead", lambda process: process in self.known_dead)

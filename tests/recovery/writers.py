@@ -160,7 +160,7 @@ def leave(store: ObjectStore, point: Point, name: str) -> None:
     """Have a process die at a point while it writes a name to two tables; everybody here knows that it is dead."""
 
     def write_as_one_that_ended(parts: Parts) -> None:
-        parts.writer._process = replace(this_process(), started="before")
+        parts.writer._stager._process = replace(this_process(), started="before")
         add(parts, name)
 
     crash(store, point, write_as_one_that_ended)

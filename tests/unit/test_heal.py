@@ -17,6 +17,7 @@ from omniray.engine import heal
 from omniray.engine.errors import InvariantViolation, LineOwned
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.heal import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
+from omniray.engine.identity import new_ulid
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, RECOVERY_ACTOR
 from omniray.engine.owner import Incarnation, take_over
@@ -171,7 +172,7 @@ def test_an_operation_of_a_process_that_is_dead_on_this_machine_is_recovered_at_
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
     def write_as_one_that_ended(parts: Parts) -> None:
-        parts.writer._process = replace(this_process(), started="before")
+        parts.writer._stager._process = replace(this_process(), started="before")
         add(parts, "ghost")
 
     crash(store, DIED_BEFORE, write_as_one_that_ended)
@@ -191,7 +192,7 @@ def test_an_operation_of_another_machine_is_recovered_after_the_grace_period(
     store: ObjectStore, opened: Callable[..., Parts], waited: float, is_recovered: bool
 ) -> None:
     def write_elsewhere(parts: Parts) -> None:
-        parts.writer._process = Process("elsewhere", 1, "1")
+        parts.writer._stager._process = Process("elsewhere", 1, "1")
         add(parts, "ghost")
 
     crash(store, DIED_BEFORE, write_elsewhere)
@@ -232,6 +233,19 @@ def test_a_lease_from_elsewhere_lasts_longer_than_a_write(
     )
     recoverer(healer, now=lambda: time.time() + age_s).recover(healer.tip)
     assert len(healer.sidecars.listed()) == left
+
+
+@pytest.mark.parametrize("content", [b"", bytes(512)], ids=["empty", "zeros"])
+def test_a_sidecar_that_a_power_cut_has_emptied_stands_in_nobody_s_way_and_is_forgotten_in_time(
+    store: ObjectStore, opened: Callable[..., Parts], content: bytes
+) -> None:
+    healer, operation_id = opened(is_dead=lambda sidecar: False), new_ulid()
+    store.put(f"__recovery/{operation_id}.json", content)
+    assert recovered(healer).left == (operation_id,)
+    add(healer, "ann")
+    recoverer(healer, now=lambda: time.time() + LEASE_S + 60).recover(healer.tip)
+    assert operation_id not in healer.sidecars.listed()
+    assert operation_id not in outcomes(healer)
 
 
 def test_on_a_line_that_a_coordinator_owns_everything_is_left_to_it(

@@ -19,6 +19,7 @@ from omniray.engine.errors import (
     OmnirayError,
     OutcomeUnknown,
     RecordError,
+    StorageError,
     TableDrift,
 )
 from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
@@ -514,4 +515,25 @@ def test_a_repair_whose_outcome_is_unknown_leaves_everything_to_recovery(
         patch.setattr(Tip, "put", put_and_lose_the_answer)
         with pytest.raises(OutcomeUnknown):
             repair.discard()
+    check_healthy(parts.store, ["ann", "bob"])
+
+
+def test_a_repair_whose_put_is_refused_keeps_what_a_late_arrival_would_need(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the store says nothing of a request that is still on its way."""
+    append(parts.store, "mallory")
+    repair = repair_of(parts)
+    on_their_way: list[CommitObject] = []
+
+    def refuse(tip: Tip, ours: CommitObject) -> NoReturn:
+        on_their_way.append(ours)
+        raise StorageError("503 SlowDown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tip, "put", refuse)
+        with pytest.raises(StorageError, match="SlowDown"):
+            repair.discard()
+    for late in on_their_way:
+        parts.log.put(late)
     check_healthy(parts.store, ["ann", "bob"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from omniray.engine import finalise, heal, prune, repair, state, sweep, writer
+from omniray.engine import finalise, heal, prune, repair, staging, state, sweep, writer
 from omniray.engine.archive import newest_version
 from omniray.engine.commit_log import HINT, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import Conflict, InvariantViolation, LineOwned, OmnirayError, StorageError, TableDrift
@@ -225,7 +225,7 @@ def test_what_is_recorded_as_rolled_back_does_not_commit_later(
     slow, healer = opened(), opened(is_dead=lambda sidecar: True)
     if not has_guard:
         always = new_ulid()
-        monkeypatch.setattr(writer, "new_ulid", lambda: always)
+        monkeypatch.setattr(staging, "new_ulid", lambda: always)
     with armed({Point.C_BEFORE_PUT: Action(lambda: (recovered(healer), None)[1], nth=1)}):
         write(slow, "ann")
     assert slow.rows() == ["ann"]

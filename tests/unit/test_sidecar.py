@@ -22,8 +22,8 @@ from omniray.engine.heal import SETTLED_S
 from omniray.engine.line import EMBEDDED, CommitObject
 from omniray.engine.process import Process
 from omniray.engine.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.staging import Stager
 from omniray.engine.store import ObjectStore
-from omniray.engine.writer import Writer
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import Parts, create_store, parts_of
 from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names
@@ -157,7 +157,7 @@ def faulty(store: ObjectStore, effect: Effect, method: str, path: str = FOLDER, 
     return broken
 
 
-def _phase_c_does_not_wait(self: Writer, sidecar: Sidecar) -> None:
+def _phase_c_does_not_wait(self: Stager, sidecar: Sidecar) -> None:
     self._pool.submit(self._sidecars.put, sidecar)
 
 
@@ -173,7 +173,7 @@ def test_a_sidecar_that_can_t_be_put_aborts_the_write_with_nothing_moved(
 ) -> None:
     """The twin starts Phase C without waiting for the sidecar: a write lands that nobody could recover."""
     if not has_guard:
-        monkeypatch.setattr(Writer, "_announce", _phase_c_does_not_wait)
+        monkeypatch.setattr(Stager, "_announce", _phase_c_does_not_wait)
     writer = opened(cast(ObjectStore, faulty(store, effect, "put_if_absent", times=times)))
     before = writer.newest()
     try:

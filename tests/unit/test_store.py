@@ -226,6 +226,19 @@ def test_an_object_that_is_there_and_whose_folder_can_t_be_synced_is_no_clear_an
     assert powerful.get("object") == b"data"
 
 
+@pytest.mark.parametrize(
+    ("durability", "lasting", "synced"),
+    [("process", True, True), ("process", False, False), ("power", True, True), ("power", False, True)],
+)
+def test_what_need_not_last_is_waited_for_only_where_everything_is(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch, durability: str, lasting: bool, synced: bool
+) -> None:
+    handles: list[int] = []
+    monkeypatch.setattr(os, "fsync", handles.append)
+    DirectoryStore(directory.root, Durability(durability)).put_if_absent("object", b"data", lasting=lasting)
+    assert bool(handles) == synced
+
+
 def test_data_is_synced_before_the_object_gets_its_name(
     directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
