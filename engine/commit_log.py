@@ -71,13 +71,13 @@ class CommitLog:
         if (kept := self._cache.get(seq)) is not None:
             return kept
         data = self._store.get(self.path(seq))
-        return None if data is None else self._keep(decode(data, where=self.path(seq)))
+        return None if data is None else self.keep(decode(data, where=self.path(seq)))
 
     def put(self, obj: CommitObject) -> Answer:
         """Phase C: one put-if-absent. Raises only where it is clear that nothing was written."""
         answer = self._store.put_if_absent(self.path(obj.seq), encode(obj))
         if answer is Answer.CREATED:
-            self._keep(obj)
+            self.keep(obj)
         return answer
 
     def hint(self, landed: CommitObject) -> None:
@@ -96,7 +96,8 @@ class CommitLog:
             found.append(older)
         return belonging(found)
 
-    def _keep(self, obj: CommitObject) -> CommitObject:
+    def keep(self, obj: CommitObject) -> CommitObject:
+        """Remember an object that is known to be in the line, so that nobody here reads it."""
         with self._keeping:  # readers, the writer and Phase D share it
             while len(self._cache) >= CACHE_OBJECTS_MAX:
                 del self._cache[next(iter(self._cache))]

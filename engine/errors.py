@@ -8,17 +8,21 @@
     │   ├── RecordError               a record that can't be read or does not fit its type
     │   ├── ConstraintViolation       a record that breaks @unique, @card, an endpoint …
     │   ├── GraphExists               init where something is already
-    │   └── NotFound                  no such graph, branch, commit, type
+    │   ├── NotFound                  no such graph, branch, commit, type
+    │   └── SchemaMismatch            a client that knows another schema than the graph has
     ├── Conflict                      the state of the graph stands against the write    exit 4
     │   ├── KeyConflict               an appended key exists already
     │   ├── ExpectedVersionMismatch   a strict write's table has moved
     │   ├── PayloadMismatch           a transaction id that was committed with other data
     │   ├── Withdrawn                 it was told as not committed while it was under way
-    │   └── LineOwned                 a coordinator owns the branch: write through it
+    │   ├── LineOwned                 a coordinator owns the branch: write through it
+    │   └── Moved                     a prepared load must be judged again
     ├── StorageError                  the store failed or refused                        exit 5
     │   ├── FormatMismatch            written by an older or newer omniray
     │   ├── OutcomeUnknown            the write may or may not have landed: ask again
-    │   └── Fenced                    a successor owns the line: this owner's life ends
+    │   ├── Fenced                    a successor owns the line: this owner's life ends
+    │   ├── Overloaded                too much at once: try again after a while
+    │   └── Unreachable               no coordinator answers
     └── RecoveryRequired              needs a heal or a repair first                     exit 6
         ├── NotFinalised              a pinned version has no final name yet
         ├── TableDrift                somebody else wrote to a table's path
@@ -127,6 +131,12 @@ class NotFound(InputError):
     kind = "not_found"
 
 
+class SchemaMismatch(InputError):
+    """A client made its write for another schema than the graph has; nothing was written."""
+
+    kind = "schema_mismatch"
+
+
 class Conflict(OmnirayError):
     """The state of the graph stands against the write; nothing was written."""
 
@@ -181,6 +191,13 @@ class LineOwned(Conflict):
     kind = "line_owned"
 
 
+class Moved(Conflict):
+    """A load that was judged elsewhere has to be judged again, since a table has moved; its client does so itself."""
+
+    kind = "moved"
+    retry = "safe"
+
+
 class StorageError(OmnirayError):
     """The store failed or refused, and nothing was written."""
 
@@ -208,6 +225,18 @@ class Fenced(StorageError):
 
     kind = "fenced"
     retry = "never"
+
+
+class Overloaded(StorageError):
+    """A coordinator has more under way than it takes, and has not taken this write: `retry_after_s` says when to."""
+
+    kind = "overloaded"
+
+
+class Unreachable(StorageError):
+    """No coordinator serves the graph, or it does not answer."""
+
+    kind = "unreachable"
 
 
 class RecoveryRequired(OmnirayError):

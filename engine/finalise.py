@@ -147,6 +147,10 @@ class Finaliser:
             if table_key in self._drifted:
                 self._name_again(table_key)
 
+    def drifted(self) -> dict[str, TableDrift]:
+        """The tables whose final name somebody else has taken."""
+        return {table_key: drifted.error for table_key, drifted in list(self._drifted.items())}
+
     def notice(self, landed: CommitObject, operation_id: str | None = None) -> None:
         """An object is known to be in the line: finish it, and everything before it, in the background.
 

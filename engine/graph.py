@@ -21,7 +21,8 @@ from omniray.engine.heal import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, CommitObject, Pin, Recovery
 from omniray.engine.lineage import Lineage
-from omniray.engine.load import LoadIntent, LoadOptions, Progress, prepare_load
+from omniray.engine.load import LoadIntent, Progress, prepare_load
+from omniray.engine.load_options import LoadOptions
 from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.owner import release, take_over
@@ -30,12 +31,12 @@ from omniray.engine.schema import Schema
 from omniray.engine.schema_files import SchemaState, read_schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.snapshot import Snapshot
-from omniray.engine.state import TableCache
+from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.tables import Table, TableStorage
 from omniray.engine.tip import Tip
-from omniray.engine.write import Author, Outcome, WriteResult, checked_txn_id
+from omniray.engine.write import Author, Outcome, Resolution, WriteResult, checked_txn_id
 from omniray.engine.writer import Writer
 
 
@@ -184,15 +185,39 @@ class Graph:
         """
         self._writable(branch)
         options = LoadOptions.checked(mode, on_error, rejects)
-        author = Author(actor, tenant)
         submitted_at = None if txn_id is None else self._reading.refresh()
-        intent: LoadIntent = prepare_load(
-            source, self._schema, options, author, expected_versions or {},
-            storage=self._storage, open_table=self._open_newest, type_name=type, format=format, progress=progress,
-            txn_id=txn_id, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._writing.newest),
+        intent = self.prepare_load(
+            source, options, Author(actor, tenant), expected_versions or {},
+            type=type, format=format, progress=progress, txn_id=txn_id,
         )  # fmt: skip
         with intent:
             return intent.finished(self._writer.commit(intent, submitted_at))
+
+    def prepare_load(
+        self,
+        source: Any,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        type: str | None = None,
+        format: str | None = None,
+        progress: Progress | None = None,
+        txn_id: str | None = None,
+    ) -> LoadIntent:
+        """Read, check and stage a load: what is left is to judge and commit it, here or by a coordinator."""
+        return prepare_load(
+            source, self._schema, options, author, expected_versions,
+            storage=self._storage, open_table=self._open_newest, type_name=type, format=format, progress=progress,
+            txn_id=txn_id, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._reading.newest),
+        )  # fmt: skip
+
+    def judge(self, intent: LoadIntent) -> tuple[Resolution, dict[str, int]]:
+        """Resolve a load on the newest state, and say on which versions of which tables that rests."""
+        pins = self._reading.refresh().pins
+        state = PinnedState(self._cache, pins)
+        resolution = intent.resolve(state)
+        return resolution, {key: pins[key].version for key in state.consulted | resolution.tables.keys()}
 
     def mutate(
         self,
@@ -293,7 +318,9 @@ class Graph:
         if not dry_run:
             self._finaliser.flush()
             self._finaliser.tidy()  # or the sidecars of this handle's own writes would spare their tables
-        sweeper = Sweeper(self._store, self._log, self._manifest, self._finaliser, self._schema, self._owner)
+        sweeper = Sweeper(
+            self._store, self._log, self._reading.another(), self._manifest, self._finaliser, self._schema, self._owner
+        )
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def outcome(self, txn_id: str) -> Outcome:
@@ -342,6 +369,11 @@ class Graph:
         return Snapshot(MAIN, commit_id, self._schema, pins, self._cache)
 
     # The line
+
+    @property
+    def owner(self) -> str:
+        """Who may extend the line now: everybody (`embedded`), or one incarnation of a coordinator."""
+        return self._reading.refresh().owner
 
     def _require_newest(self) -> CommitObject:
         newest = self._log.newest()

@@ -42,7 +42,7 @@ from omniray.engine.recovery import (
 )
 from omniray.engine.sidecar import STAGING, Sidecar, Sidecars, SidecarTable
 from omniray.engine.store import ObjectStore
-from omniray.engine.tip import Tip
+from omniray.engine.tip import LineEnd
 
 log = logging.getLogger("omniray")
 
@@ -102,7 +102,7 @@ class Recoverer:
         listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
         return [sidecar for sidecar in self._sidecars.read_all(listed) if self._is_gone(sidecar)]
 
-    def recover(self, tip: Tip) -> RecoveryReport:
+    def recover(self, tip: LineEnd) -> RecoveryReport:
         """Recover every operation whose owner is gone."""
         self._looked_at = self._now()
         found = self._sidecars.read_all(self._sidecars.listed())
@@ -123,7 +123,7 @@ class Recoverer:
 
     # Observe
 
-    def _examine(self, tip: Tip, sidecars: Sequence[Sidecar]) -> list[_Case]:
+    def _examine(self, tip: LineEnd, sidecars: Sequence[Sidecar]) -> list[_Case]:
         """HEAD is read before the line, so that only a foreign writer can be ahead of what the line then pins."""
         tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
         heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
@@ -164,7 +164,7 @@ class Recoverer:
 
     # Decide
 
-    def _raise_epoch(self, tip: Tip, above: int) -> None:
+    def _raise_epoch(self, tip: LineEnd, above: int) -> None:
         def build(newest: CommitObject) -> CommitObject | None:
             if newest.epoch > above or newest.owner != self._owner:
                 return None
@@ -187,7 +187,7 @@ class Recoverer:
 
     # Apply
 
-    def _apply(self, tip: Tip, cases: Sequence[_Case], left: tuple[str, ...]) -> RecoveryReport:
+    def _apply(self, tip: LineEnd, cases: Sequence[_Case], left: tuple[str, ...]) -> RecoveryReport:
         by: dict[Decision, list[_Case]] = {decision: [] for decision in Decision}
         for case in cases:
             by[case.decision].append(case)
@@ -207,7 +207,7 @@ class Recoverer:
         self._forget(forward + back + by[Decision.FORGET])
         return RecoveryReport(_ids(forward), _ids(back), left, _ids(awaiting))
 
-    def _finish_phase_d(self, tip: Tip) -> None:
+    def _finish_phase_d(self, tip: LineEnd) -> None:
         self._finaliser.notice(tip.newest)
         self._finaliser.flush()
 
@@ -227,7 +227,7 @@ class Recoverer:
         candidates = [f"{folder}/{name}" for name in self._store.names(folder) if name.startswith(prefix)]
         return [path for path in candidates if mark in (self._store.get(path) or b"")]
 
-    def _record(self, tip: Tip, cases: Sequence[_Case]) -> bool:
+    def _record(self, tip: LineEnd, cases: Sequence[_Case]) -> bool:
         """Record each operation that is not recorded yet, and have it folded; False if the line has another owner."""
         if not cases:
             return True

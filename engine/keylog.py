@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +45,14 @@ def no_keys(type: ElementType) -> Relation:
     counted = {"row": pa.int64(), "record": pa.int64(), "source": pa.int32()}
     named = {name: type.arrow.field(column).type for column, name in key_columns(type).items()}
     return Relation.of(pa.schema({**counted, **named}).empty_table())
+
+
+@dataclass(frozen=True, slots=True)
+class PackedKeys:
+    """A small key log as it travels: the names of its sources and, for each table, its mode and its keys."""
+
+    sources: tuple[str, ...]
+    tables: Mapping[str, tuple[Mode, pa.Table]]
 
 
 class TableLog:
@@ -136,6 +145,24 @@ class KeyLog:
                 table_key=type.table_key,
             )
         table.delete(ids)
+
+    def packed(self) -> PackedKeys:
+        """Everything that was added, to be sent to another process; only for a log that is judged as Arrow."""
+        tables = {}
+        for key, table in self._tables.items():
+            assert not table.table, "a log that has spilled is judged where it lies"
+            keys = pa.concat_tables(table.buffer).combine_chunks() if table.buffer else no_keys(table.type).arrow
+            tables[key] = (table.mode, keys)
+        return PackedKeys(tuple(self._sources), tables)
+
+    @classmethod
+    def unpacked(cls, schema: Schema, packed: PackedKeys) -> KeyLog:
+        log = cls(schema)
+        log._sources = {name: number for number, name in enumerate(packed.sources)}
+        for key, (mode, keys) in packed.tables.items():
+            table = log._tables[key] = TableLog(schema.by_table_key[key], mode)
+            table.buffer, table.buffer_bytes, table.rows = [keys], keys.nbytes, keys.num_rows
+        return log
 
     def close(self) -> None:
         """Give back memory and disk."""

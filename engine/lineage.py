@@ -51,6 +51,13 @@ class Lineage:
         newest_first = itertools.chain(_recoveries(unfolded, folded_through), self._manifest.recoveries(folded_through))
         return list(itertools.islice(newest_first, _checked(limit)))
 
+    def commit_ids(self, newest: CommitObject) -> Iterator[str]:
+        """The ids of all commits up to one object of the line."""
+        unfolded, folded_through = self._read(newest)
+        yield from (entry.commit_id for entry, _ in _commits(unfolded, folded_through))
+        for chunk in self._manifest.commit_ids().chunks:
+            yield from chunk.to_pylist()
+
     def commit(self, commit_id: str) -> LandedCommit | None:
         """The commit with an id; None if there is none in the line as it is now."""
         return self.find(commit_id, self._newest())

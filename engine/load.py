@@ -10,59 +10,34 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from omniray.engine.conform import conform_block
-from omniray.engine.constraints import judge
 from omniray.engine.errors import Conflict, InputError, OmnirayError
 from omniray.engine.identity import fill_ids, new_ulid
 from omniray.engine.keylog import KeyLog
 from omniray.engine.lease import Lease
+from omniray.engine.load_options import LoadOptions, OnError
 from omniray.engine.mode import Mode
 from omniray.engine.payload import LoadPayload
+from omniray.engine.pinned import State
 from omniray.engine.records import ConformedBatch, Rejection, as_error
 from omniray.engine.rejects import RejectFile
+from omniray.engine.request import Header, LoadRequest, resolve_load
 from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import Schema
 from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.sources import Source, open_source
-from omniray.engine.state import PinnedState
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows, Table, TableStorage
+from omniray.engine.tables import StagedRows, Table, TableStorage
 from omniray.engine.verdict import TableVerdict, Violation
-from omniray.engine.write import Affected, Author, Resolution, TableWrite, WriteResult, as_rejection, checked_txn_id
+from omniray.engine.write import Author, Resolution, WriteResult, as_rejection, checked_txn_id
 
 Progress = Callable[[Source, int], None]
 """Called now and then with the source and the number of records read so far."""
-
-
-class OnError(StrEnum):
-    """What a record that is refused does to the load: ends it, or is set aside."""
-
-    FAIL = "fail"
-    REJECT = "reject"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    mode: Mode
-    on_error: OnError
-    rejects: Path | None
-
-    @classmethod
-    def checked(cls, mode: str, on_error: str, rejects: str | Path | None) -> LoadOptions:
-        if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE):
-            raise InputError(f"no load mode {mode!r}: use append, merge or overwrite")
-        if on_error not in set(OnError):
-            raise InputError(f"no on_error {on_error!r}: use fail or reject")
-        if (on_error == OnError.REJECT) != (rejects is not None):
-            raise InputError("on_error='reject' and a file for the rejected records go together: give rejects=PATH")
-        return cls(Mode(mode), OnError(on_error), None if rejects is None else Path(rejects))
 
 
 class LoadIntent:
@@ -166,23 +141,27 @@ class LoadIntent:
 
     # Resolving
 
-    def resolve(self, state: PinnedState) -> Resolution:
-        rejecting = self._options.on_error is OnError.REJECT
-        verdict = judge(self._log, self._schema, state, reject=rejecting)
-        if verdict.refusal is not None:
-            raise as_error(as_rejection(verdict.refusal))
-        self._unfit = verdict.violations
-        tables = {key: self._table_write(key, table) for key, table in verdict.tables.items()}
-        mode = self._options.mode
-        changed = {key: t for key, t in tables.items() if mode is Mode.OVERWRITE or _row_count(t.rows)}
-        strictly = frozenset(changed) if mode is Mode.OVERWRITE else frozenset()
-        rejected = len(self._unfit) + (self._rejects.count if self._rejects is not None else 0)
-        return Resolution(changed, Affected.by(verdict), strictly, rejected)
+    def resolve(self, state: State) -> Resolution:
+        rejected = self._rejects.count if self._rejects is not None else 0
+        resolution = resolve_load(self._log, self._schema, state, self._options, rejected, self._rows)
+        self._unfit = resolution.unfit
+        return resolution
 
-    def _table_write(self, table_key: str, verdict: TableVerdict) -> TableWrite:
-        rows = self._sinks[table_key].rows(dropped=verdict.dropped, adopted=verdict.adopted)
-        replaced = NOTHING_REPLACED if self._options.mode is Mode.OVERWRITE else verdict.replaced
-        return TableWrite(self._options.mode, rows, replaced)
+    def _rows(self, table_key: str, verdict: TableVerdict) -> pa.Table | StagedRows:
+        return self._sinks[table_key].rows(dropped=verdict.dropped, adopted=verdict.adopted)
+
+    def request(self, schema_hash: str) -> LoadRequest | None:
+        """The load as it travels to whoever commits it; None if its rows are too many to be sent along."""
+        rows = {key: sink.inline for key, sink in self._sinks.items() if sink.inline is not None}
+        if len(rows) < len(self._sinks):
+            return None
+        header = Header(self.commit_id, self.kind, self.author, self.expected_versions, self.payload_hash, schema_hash)
+        rejected = self._rejects.count if self._rejects is not None else 0
+        return LoadRequest(header, self._options, rejected, self._log.packed(), rows)
+
+    def judged(self, unfit: tuple[Violation, ...]) -> None:
+        """Take over what somebody else's judgement has refused."""
+        self._unfit = unfit
 
     def finished(self, result: WriteResult) -> WriteResult:
         """The load is through: its staged files are the table's now, and refused records go to their file.
@@ -247,7 +226,3 @@ def prepare_load(
         intent.close(used=False)
         raise
     return intent
-
-
-def _row_count(rows: pa.Table | StagedRows) -> int:
-    return rows.rows if isinstance(rows, StagedRows) else int(rows.num_rows)

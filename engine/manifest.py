@@ -149,6 +149,10 @@ class Manifest:
         """The folded lineage, newest first; reads only as many fragments as it needs."""
         return itertools.islice(map(_entry, self._newest_first("graph_commit")), limit)
 
+    def commit_ids(self) -> pa.ChunkedArray:
+        """The ids of all folded commits."""
+        return self._rows(_is("graph_commit"), columns=["object_id"])["object_id"]
+
     def commit(self, commit_id: str) -> LineageEntry | None:
         found = self._rows(_is("graph_commit") & _has_id(commit_id))
         return _entry(found.to_pylist()[0]) if found.num_rows else None

@@ -24,12 +24,12 @@ from omniray.engine.identity import new_ulid
 from omniray.engine.keylog import KeyLog
 from omniray.engine.mode import Mode
 from omniray.engine.payload import mutation_hash
+from omniray.engine.pinned import State
 from omniray.engine.query import BoundDelete, BoundInsert, BoundPredicate, BoundQuery, BoundUpdate, Operator, Query
 from omniray.engine.query_check import bind, check_query
 from omniray.engine.query_parser import parse_queries
 from omniray.engine.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
-from omniray.engine.state import PinnedState
 from omniray.engine.verdict import Verdict
 from omniray.engine.write import Affected, Author, Resolution, TableWrite, checked_txn_id
 
@@ -93,7 +93,7 @@ class MutationIntent:
     def strict(self) -> bool:
         return any(not isinstance(s, BoundInsert) for s in self._query.statements)
 
-    def resolve(self, state: PinnedState) -> Resolution:
+    def resolve(self, state: State) -> Resolution:
         work = _Deletion(self._schema, state) if self._query.destructive else _Construction(state)
         for number, statement in enumerate(self._query.statements):
             match statement:
@@ -114,7 +114,7 @@ class MutationIntent:
 class _Construction:
     """The pending rows of a query that inserts and updates, by table, the last one of an id alone."""
 
-    def __init__(self, state: PinnedState) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._pending: dict[str, tuple[ElementType, pa.Table]] = {}
         self.read: set[str] = set()
@@ -172,7 +172,7 @@ class _Construction:
 class _Deletion:
     """The ids that a query deletes, by table, cascades included."""
 
-    def __init__(self, schema: Schema, state: PinnedState) -> None:
+    def __init__(self, schema: Schema, state: State) -> None:
         self._schema, self._state = schema, state
         self._doomed: dict[str, tuple[ElementType, pa.Array]] = {}
         self.read: set[str] = set()
@@ -244,7 +244,7 @@ def _expression(type: ElementType, predicate: BoundPredicate) -> pc.Expression:
     return where
 
 
-def _scan(state: PinnedState, type: ElementType, columns: list[str], where: pc.Expression) -> pa.Table:
+def _scan(state: State, type: ElementType, columns: list[str], where: pc.Expression) -> pa.Table:
     if state.count(type.table_key) == 0:
         return pa.schema([type.arrow.field(name) for name in columns]).empty_table()
-    return state.table(type.table_key).scan(columns, where).read_all()
+    return state.select(type.table_key, columns, where)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omniray.engine.keylog import key_columns
 from omniray.engine.schema import ID, SRC, ElementType
@@ -21,6 +22,9 @@ class State(Protocol):
     def count(self, table_key: str) -> int:
         """How many rows the table has, at no cost."""
 
+    def version(self, table_key: str) -> int:
+        """Which version the table has."""
+
     def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
         """Those of a few ids that the table has; cheaper than `matching`, since it says nothing of where they are."""
 
@@ -29,6 +33,9 @@ class State(Protocol):
 
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         """All rows as a stream, with the same columns."""
+
+    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        """The rows that satisfy a condition: `columns` alone."""
 
 
 @dataclass(frozen=True, slots=True)

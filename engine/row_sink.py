@@ -70,7 +70,7 @@ class RowSink:
     def rows(self, *, dropped: pa.Int64Array, adopted: pa.Table) -> pa.Table | StagedRows:
         """The rows without the dropped positions; adopted ones (`row`, `id`) take the id of the row they replace."""
         if self._inline is not None:
-            return _edited(self._inline, 0, dropped.to_numpy(), adopted)
+            return edited(self._inline, 0, dropped.to_numpy(), adopted)
         assert self._staged is not None, "rows() before finish()"
         if len(dropped) == 0 and adopted.num_rows == 0:
             self._forget_rewritten()  # of an earlier judgement, on a state that has moved since
@@ -79,6 +79,11 @@ class RowSink:
             self._forget_rewritten()
             self._rewritten = (dropped, adopted, self._rewrite(self._staged, dropped, adopted))
         return self._rewritten[2]
+
+    @property
+    def inline(self) -> pa.Table | None:
+        """All rows, if they are few enough to be in memory."""
+        return self._inline
 
     def rows_at(self, positions: Sequence[int]) -> Iterator[dict[str, Any]]:
         """The rows at sorted positions, as they were written; a value that is null is left out."""
@@ -160,7 +165,7 @@ class RowSink:
         position = 0
         positions = dropped.to_numpy()
         for batch in self._storage.read_staged(self._type, staged):
-            yield from _edited(pa.Table.from_batches([batch]), position, positions, adopted).to_batches()
+            yield from edited(pa.Table.from_batches([batch]), position, positions, adopted).to_batches()
             position += batch.num_rows
 
     def _forget_rewritten(self) -> None:
@@ -169,7 +174,7 @@ class RowSink:
             self._rewritten = None
 
 
-def _edited(
+def edited(
     rows: pa.Table, first: int, dropped: np.ndarray[tuple[int], np.dtype[np.int64]], adopted: pa.Table
 ) -> pa.Table:
     """Rows at positions `first`, `first + 1`, … with adopted ids put in and dropped ones left out."""

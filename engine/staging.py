@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from omniray.engine.errors import StorageError
 from omniray.engine.failpoints import Point, reach
 from omniray.engine.identity import new_ulid
-from omniray.engine.line import CommitObject
+from omniray.engine.line import CommitObject, Pin
 from omniray.engine.mode import Mode
-from omniray.engine.process import this_process
+from omniray.engine.process import Process, this_process
 from omniray.engine.schema import Schema
 from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.state import TableCache
@@ -60,11 +60,15 @@ class Stager:
 
         The sidecar comes second: the staging takes several requests in a row, and should not wait for a thread.
         """
-        sidecar = self._sidecar(intent, base, resolution)
+        intents = [SidecarIntent(intent.commit_id, intent.author.actor)]
+        sidecar = announce(base, self._branch, self._process, intent.kind, intents, self._schema, resolution.tables)
         versions = {
-            table.table_key: self._pool.submit(self._stage, table, base, resolution.tables[table.table_key])
+            table.table_key: self._pool.submit(
+                stage_table, self._storage, self._cache, table, base.pins[table.table_key],
+                resolution.tables[table.table_key],
+            )
             for table in sidecar.tables
-        }
+        }  # fmt: skip
         return Staging(sidecar, versions, self._pool.submit(self._announce, sidecar))
 
     def finish(self, staging: Staging) -> dict[str, StagedVersion]:
@@ -100,44 +104,57 @@ class Stager:
             log.warning("event=discard_failed op=%s error=%s", sidecar.operation_id, error)
         reach(Point.LOST_AFTER_DISCARD)
 
-    def _sidecar(self, intent: Intent, base: CommitObject, resolution: Resolution) -> Sidecar:
-        tables = (
-            SidecarTable(
-                table_key=key,
-                table_path=self._schema.by_table_key[key].path,
-                expected_version=base.pins[key].version,
-                transaction_uuid=str(uuid.uuid4()),
-                table_branch=base.pins[key].branch,
-                files=write.rows.files if isinstance(write.rows, StagedRows) else (),
-            )
-            for key, write in resolution.tables.items()
-        )
-        intents = (SidecarIntent(intent.commit_id, intent.author.actor),)
-        return Sidecar.on(base, new_ulid(), intent.kind, self._branch, self._process, intents, tables)
-
     def _announce(self, sidecar: Sidecar) -> None:
         reach(Point.A_BEFORE_SIDECAR)
         self._sidecars.put(sidecar)
         reach(Point.A_AFTER_SIDECAR)
 
-    def _stage(self, announced: SidecarTable, base: CommitObject, write: TableWrite) -> StagedVersion:
-        reach(Point.B_BEFORE_TABLE)
-        table = self._cache.open(announced.table_key, base.pins[announced.table_key])
-        match write.mode:
-            case Mode.APPEND:
-                change = self._storage.stage_append(table, write.rows)
-            case Mode.MERGE:
-                change = self._storage.stage_merge(table, write.rows, write.replaced)
-            case Mode.OVERWRITE:
-                change = self._storage.stage_overwrite(table, write.rows)
-            case Mode.DELETE:
-                change = self._storage.stage_delete(table, write.replaced)
-        reach(Point.B_AFTER_ROWS)
-        try:
-            staged = self._storage.commit_staged(table, change, announced.transaction_uuid)
-        except VersionTaken:
-            if change.inline is not None:
-                self._storage.forget_rows(table.type, change.inline)
-            raise
-        reach(Point.B_AFTER_TABLE)
-        return staged
+
+def announce(
+    base: CommitObject,
+    branch: str,
+    process: Process,
+    kind: str,
+    intents: Iterable[SidecarIntent],
+    schema: Schema,
+    writes: Mapping[str, TableWrite],
+) -> Sidecar:
+    """The sidecar of a new attempt on top of `base`: a new operation with transactions of its own."""
+    tables = (
+        SidecarTable(
+            table_key=key,
+            table_path=schema.by_table_key[key].path,
+            expected_version=base.pins[key].version,
+            transaction_uuid=str(uuid.uuid4()),
+            table_branch=base.pins[key].branch,
+            files=write.rows.files if isinstance(write.rows, StagedRows) else (),
+        )
+        for key, write in writes.items()
+    )
+    return Sidecar.on(base, new_ulid(), kind, branch, process, intents, tables)
+
+
+def stage_table(
+    storage: TableStorage, cache: TableCache, announced: SidecarTable, pin: Pin, write: TableWrite
+) -> StagedVersion:
+    """Phase B for one table: its rows, and the version after `pin` under a staging name."""
+    reach(Point.B_BEFORE_TABLE)
+    table = cache.open(announced.table_key, pin)
+    match write.mode:
+        case Mode.APPEND:
+            change = storage.stage_append(table, write.rows)
+        case Mode.MERGE:
+            change = storage.stage_merge(table, write.rows, write.replaced)
+        case Mode.OVERWRITE:
+            change = storage.stage_overwrite(table, write.rows)
+        case Mode.DELETE:
+            change = storage.stage_delete(table, write.replaced)
+    reach(Point.B_AFTER_ROWS)
+    try:
+        staged = storage.commit_staged(table, change, announced.transaction_uuid)
+    except VersionTaken:
+        if change.inline is not None:
+            storage.forget_rows(table.type, change.inline)
+        raise
+    reach(Point.B_AFTER_TABLE)
+    return staged

@@ -17,35 +17,41 @@ from omniray.engine.finalise import give_final_name, wait_for_final_name
 from omniray.engine.line import CommitObject, Pin
 from omniray.engine.schema import ID, Schema
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import ROWADDR, Table, TableStorage
+from omniray.engine.tables import ROWADDR, StagedVersion, Table, TableStorage
 
 KNOWN_IDS_ROWS_MAX = 500_000
 
 
 class KnownIds:
-    """All ids of a table of moderate size, in memory, so that asking for a key costs no request."""
+    """All ids of a table of moderate size and where their rows are, in memory: asking for a key costs no request."""
 
-    __slots__ = ("_ids", "version")
+    __slots__ = ("_addresses", "version")
 
-    def __init__(self, version: int, ids: set[str]) -> None:
+    def __init__(self, version: int, addresses: dict[str, int]) -> None:
         self.version = version
-        self._ids = ids
+        self._addresses = addresses
 
     @classmethod
     def read(cls, table: Table) -> KnownIds:
-        ids: set[str] = set()
-        for batch in table.scan([ID]):
-            ids.update(batch.column(0).to_pylist())
-        return cls(table.version, ids)
+        addresses: dict[str, int] = {}
+        for batch in table.scan([ID], addresses=True):
+            addresses.update(zip(batch.column(ID).to_pylist(), batch.column(ROWADDR).to_pylist(), strict=True))
+        return cls(table.version, addresses)
 
     def among(self, values: pa.Array) -> pa.Array:
         """Those of the values that exist."""
-        return pa.array([v for v in values.to_pylist() if v in self._ids], pa.string())
+        return pa.array([v for v in values.to_pylist() if v in self._addresses], pa.string())
 
-    def advance(self, version: int, *, removed: pa.Array, added: pa.Array) -> None:
-        """Follow a version that this process committed itself."""
-        self._ids.difference_update(removed.to_pylist())
-        self._ids.update(added.to_pylist())
+    def located(self, values: pa.Array) -> pa.Table:
+        """Those of the values that exist, with their addresses."""
+        found = {v: self._addresses[v] for v in values.to_pylist() if v in self._addresses}
+        return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
+
+    def advance(self, version: int, *, removed: pa.Array, placed: pa.Table) -> None:
+        """Follow a version that this process made itself: ids that went, and where those that came are."""
+        for value in removed.to_pylist():
+            self._addresses.pop(value, None)
+        self._addresses.update(zip(placed[ID].to_pylist(), placed[ROWADDR].to_pylist(), strict=True))
         self.version = version
 
 
@@ -60,15 +66,22 @@ class TableCache:
 
     def open(self, table_key: str, pin: Pin) -> Table:
         """The table at a pin: the warm handle if it is that version, else by URI once it has its final name."""
-        with self._lock:
-            warm = self._tables.get(table_key)
-        if warm is not None and (warm.version, warm.transaction) == (pin.version, pin.transaction):
+        if (warm := self._warm(table_key, pin)) is not None:
             return warm
         finish = wait_for_final_name if self._read_only else give_final_name
         finish(self._store, table_key, pin)
         table = self._storage.open(self._schema.by_table_key[table_key], pin.version, pin.transaction, pin.rows)
         self.keep(table)
         return table
+
+    def is_warm(self, table_key: str, pin: Pin) -> bool:
+        """Whether opening the table at this pin costs nothing."""
+        return self._warm(table_key, pin) is not None
+
+    def _warm(self, table_key: str, pin: Pin) -> Table | None:
+        with self._lock:
+            warm = self._tables.get(table_key)
+        return warm if warm is not None and (warm.version, warm.transaction) == (pin.version, pin.transaction) else None
 
     def keep(self, table: Table) -> None:
         with self._lock:
@@ -92,15 +105,17 @@ class TableCache:
             self._known[table.type.table_key] = known
         return known
 
-    def advance_ids(self, table: Table, *, removed: pa.Array, added: pa.Array | None) -> None:
-        """The ids after a version of ours has landed; unknown (`added` None) means read again when needed."""
-        known = self._known.get(table.type.table_key)
+    def follow(self, version: StagedVersion, *, removed: pa.Array) -> None:
+        """Keep the handle of a version that this process made, and its ids: the next write reads nothing of them."""
+        self.keep(version.table)
+        key = version.table.type.table_key
+        known = self._known.get(key)
         if known is None:
             return
-        if added is None or known.version != table.version - 1 or table.rows > KNOWN_IDS_ROWS_MAX:
-            del self._known[table.type.table_key]
+        if version.placed is None or known.version != version.version - 1 or version.rows > KNOWN_IDS_ROWS_MAX:
+            self._known.pop(key, None)
         else:
-            known.advance(table.version, removed=removed, added=added)
+            known.advance(version.version, removed=removed, placed=version.placed)
 
 
 class PinnedState:
@@ -136,6 +151,9 @@ class PinnedState:
         """The rows whose column is one of a few values, with their addresses."""
         table = self.table(table_key)
         if column == ID:
+            known = self._cache.known_ids(table)
+            if known is not None and set(columns) <= {ID}:
+                return known.located(values)
             values = self.existing(table_key, values)
         if len(values) == 0:
             return _empty(table, columns)
@@ -143,6 +161,10 @@ class PinnedState:
 
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         return self.table(table_key).scan(columns, addresses=True)
+
+    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        """The rows that satisfy a condition."""
+        return _read(self.table(table_key), columns, where)
 
 
 def _read(table: Table, columns: Sequence[str], where: pc.Expression, *, addresses: bool = False) -> pa.Table:

@@ -36,7 +36,7 @@ from omniray.engine.owner import refuse_stranger
 from omniray.engine.schema import Schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.store import PROBE, ObjectStore, StoredFile, store_now_us
-from omniray.engine.tip import Tip
+from omniray.engine.tip import LineEnd
 from omniray.engine.versions import VersionReader
 
 log = logging.getLogger("omniray")
@@ -211,6 +211,7 @@ class Sweeper:
 
     store: ObjectStore
     log: CommitLog
+    tip: LineEnd
     manifest: Manifest
     finaliser: Finaliser
     schema: Schema
@@ -262,7 +263,7 @@ class Sweeper:
             reach(Point.SWEEP_BEFORE_PUT)
             return remark(newest, op_id=new_ulid(), swept_before_us=swept_before_us)
 
-        ours = Tip(self.log, self.manifest, self._newest()).extend(build)
+        ours = self.tip.extend(build)
         assert ours is not None, "an object is always built"
         reach(Point.SWEEP_AFTER_PUT)
         self.finaliser.notice(ours)

@@ -85,6 +85,7 @@ class StagedChange:
     rows_after: int
     tail: pa.Table | None = None
     inline: StagedRows | None = None  # rows that this change staged itself, for this attempt only
+    ids: pa.ChunkedArray | None = None  # of the rows in `inline`, in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class StagedVersion:
     staging: str
     rows: int
     inline: StagedRows | None
+    placed: pa.Table | None  # `id` and `_rowaddr` of the rows that it moved or brought; None where nobody knows
 
 
 class Table:
@@ -222,7 +224,7 @@ class TableStorage:
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=updated, new_fragments=[], fields_modified=[]
         )
-        return StagedChange(operation, table.rows - replaced.num_rows)
+        return StagedChange(operation, table.rows - replaced.num_rows, ids=_NO_IDS)
 
     def stage_overwrite(self, table: Table, rows: pa.Table | StagedRows) -> StagedChange:
         """Replace all rows; with none, the table is empty afterwards."""
@@ -241,7 +243,8 @@ class TableStorage:
         if tail is None:
             updated, removed = self._delete(table, replaced)
             staged = self._stage_inline(table, rows)
-            return StagedChange(_update(updated, removed, staged), after + rows.num_rows, _as_tail(rows), staged)
+            operation = _update(updated, removed, staged)
+            return StagedChange(operation, after + rows.num_rows, _as_tail(rows), staged, rows[ID])
         fragment_of = pc.shift_right(replaced[ROWADDR], pa.scalar(32, pa.uint64()))
         in_tail = pc.equal(fragment_of, pa.scalar(tail.fragment_id, pa.uint64()))
         kept = _without_ids(table.tail_rows(tail), replaced.filter(in_tail)[ID])
@@ -249,7 +252,7 @@ class TableStorage:
         together = pa.concat_tables([kept, rows]).combine_chunks()
         staged = self._stage_inline(table, together)
         operation = _update(updated, [*removed, tail.fragment_id], staged)
-        return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged)
+        return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged, together[ID])
 
     def _stage_inline(self, table: Table, rows: pa.Table) -> StagedRows:
         return self.stage_rows(table, rows) if rows.num_rows else StagedRows((), 0)
@@ -323,7 +326,8 @@ class TableStorage:
         self._store.sync(self._files(table, change.operation, transaction, entry["manifest_path"]))
         after = Table(table.type, dataset, transaction, change.rows_after, change.tail)
         staging = self._staging_path(table.type, entry["manifest_path"])
-        return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline)
+        placed = _placed(dataset, change)
+        return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline, placed)
 
     def _files(self, table: Table, operation: Any, transaction: str, manifest_path: str) -> Iterator[str]:
         """Every file that a staged version needs and its pin does not."""
@@ -345,6 +349,21 @@ class TableStorage:
 
 
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
+_NO_IDS = pa.chunked_array([], pa.string())
+
+
+def _placed(dataset: lance.LanceDataset, change: StagedChange) -> pa.Table | None:
+    """Where the rows are that a change staged itself: in the newest fragment, in their order.
+
+    None where they are not known, or where there are so many that Lance made several fragments of them.
+    """
+    if change.ids is None or (change.inline is not None and len(change.inline.fragments) > 1):
+        return None
+    if len(change.ids) == 0:
+        return NOTHING_REPLACED
+    first = dataset.get_fragments()[-1].fragment_id << 32
+    addresses = np.arange(first, first + len(change.ids), dtype=np.uint64)
+    return pa.table({ID: change.ids, ROWADDR: pa.array(addresses)})
 
 
 def _overwrite(type: ElementType, added: StagedRows) -> lance.LanceOperation.BaseOperation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import CommitLog
@@ -21,6 +22,17 @@ log = logging.getLogger("omniray")
 RETENTION_S = 7 * 24 * 3600.0
 UNCLEAR_TIMEOUT_S = 30.0
 EXTEND_TRIES_MAX = 200
+
+
+class LineEnd(Protocol):
+    """The end of a line for somebody who records things there: one's own `Tip`, or the mouth of the line's owner."""
+
+    @property
+    def newest(self) -> CommitObject: ...
+
+    def refresh(self) -> CommitObject: ...
+
+    def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None: ...
 
 
 class Tip:

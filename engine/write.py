@@ -12,12 +12,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from omniray.engine.errors import InputError, PayloadMismatch
+from omniray.engine.errors import InputError, PayloadMismatch, StorageError
 from omniray.engine.identity import is_ulid
+from omniray.engine.line import CommitObject
 from omniray.engine.manifest import LineageEntry
 from omniray.engine.mode import Mode
+from omniray.engine.pinned import State
 from omniray.engine.records import Rejection
-from omniray.engine.state import PinnedState
 from omniray.engine.tables import StagedRows
 from omniray.engine.verdict import Verdict, Violation
 
@@ -48,13 +49,14 @@ class Resolution:
     """An intent made exact on one state. With no tables it has no effect and nothing is committed.
 
     `read_strictly` are the tables whose rows the caller's decision depends on: if one of them moves, the write fails.
-    `rejected` counts the records that are set aside, here and while they were read.
+    `rejected` counts the records that are set aside, here and while they were read; `unfit` are those of here.
     """
 
     tables: Mapping[str, TableWrite]
     affected: Affected
     read_strictly: frozenset[str] = frozenset()
     rejected: int = 0
+    unfit: tuple[Violation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Intent(Protocol):
     def strict(self) -> bool:
         """Whether it must see the newest state first, because it fails if what it read moves."""
 
-    def resolve(self, state: PinnedState) -> Resolution: ...
+    def resolve(self, state: State) -> Resolution: ...
 
 
 def checked_txn_id(txn_id: str) -> str:
@@ -152,3 +154,14 @@ def as_rejection(violation: Violation) -> Rejection:
     return Rejection(
         violation.source, violation.record or 0, violation.reason, violation.kind, violation.table_key, violation.key
     )
+
+
+def refuse_swept(tables: Mapping[str, TableWrite], base: CommitObject) -> None:
+    """Refuse data files that a sweep may have deleted, because they were staged before the time it swept by."""
+    for table_key, write in tables.items():
+        if isinstance(write.rows, StagedRows) and write.rows.staged_since_us < base.swept_before_us:
+            raise StorageError(
+                f"{table_key}: the data files of this load may have been swept meanwhile, and nothing was written: "
+                "load again, and let 'omniray cleanup --older-than' be longer than the longest load",
+                table_key=table_key,
+            )

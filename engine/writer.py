@@ -46,16 +46,15 @@ from omniray.engine.line import (
     remark,
 )
 from omniray.engine.lineage import LandedCommit, Lineage
-from omniray.engine.mode import Mode
 from omniray.engine.owner import is_owner_known_dead, refuse_stranger, release
 from omniray.engine.schema import ID, Schema
 from omniray.engine.sidecar import Sidecar, Sidecars
 from omniray.engine.staging import Stager, Staging
 from omniray.engine.state import PinnedState, TableCache, moved
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import StagedRows, StagedVersion, TableStorage, VersionTaken
+from omniray.engine.tables import StagedVersion, TableStorage, VersionTaken
 from omniray.engine.tip import Tip
-from omniray.engine.write import Intent, Resolution, TableWrite, WriteResult, first_outcome
+from omniray.engine.write import Intent, Resolution, WriteResult, first_outcome, refuse_swept
 
 log = logging.getLogger("omniray")
 
@@ -217,7 +216,7 @@ class Writer:
         """
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)
-        _refuse_swept(resolution.tables, base)
+        refuse_swept(resolution.tables, base)
         staging = self._stager.begin(intent, base, resolution)
         looking = self._pool.submit(self._recoverer.look) if look else None
         staged = self._staged(staging, base)
@@ -241,7 +240,8 @@ class Writer:
         if fate is not Fate.LANDED:
             self._stager.give_up(staging.sidecar, staged)
             return None
-        self._adopt(staged, resolution.tables)
+        for key, version in staged.items():
+            self._cache.follow(version, removed=resolution.tables[key].replaced[ID])
         self._finaliser.notice(ours, ours.op_id)
         elapsed_ms = (time.perf_counter() - started) * 1e3
         log.info(
@@ -285,14 +285,6 @@ class Writer:
                 table_key=taken.table_key, expected=taken.expected,
             )  # fmt: skip
 
-    def _adopt(self, staged: Mapping[str, StagedVersion], writes: Mapping[str, TableWrite]) -> None:
-        """Keep the handles of versions that are part of the graph now: the next write reads nothing of them."""
-        for key, version in staged.items():
-            self._cache.keep(version.table)
-            write = writes[key]
-            added = None if write.mode is Mode.OVERWRITE or isinstance(write.rows, StagedRows) else write.rows[ID]
-            self._cache.advance_ids(version.table, removed=write.replaced[ID], added=added)
-
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
@@ -330,17 +322,6 @@ def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:
             raise NotFound(f"no table {table_key!r}; the graph has {', '.join(base.pins)}", table_key=table_key)
         if base.pins[table_key].version != version:
             raise ExpectedVersionMismatch(table_key, version, base.pins[table_key].version)
-
-
-def _refuse_swept(tables: Mapping[str, TableWrite], base: CommitObject) -> None:
-    """Refuse data files that a sweep may have deleted, because they were staged before the time it swept by."""
-    for table_key, write in tables.items():
-        if isinstance(write.rows, StagedRows) and write.rows.staged_since_us < base.swept_before_us:
-            raise StorageError(
-                f"{table_key}: the data files of this load may have been swept meanwhile, and nothing was written: "
-                "load again, and let 'omniray cleanup --older-than' be longer than the longest load",
-                table_key=table_key,
-            )
 
 
 def _result(intent: Intent, landed: CommitObject, resolution: Resolution) -> WriteResult:

@@ -230,7 +230,7 @@ def test_a_birth_whose_outcome_is_unknown_discards_nothing(disk: Root, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(tip, "UNCLEAR_TIMEOUT_S", 0.0)
         patch.setattr(CommitLog, "put", unclear)
-        patch.setattr(CommitLog, "_keep", lambda self, obj: obj)
+        patch.setattr(CommitLog, "keep", lambda self, obj: obj)
         patch.setattr(CommitLog, "newest", lambda self: None)
         patch.setattr(CommitLog, "read", down)
         with pytest.raises(OutcomeUnknown):

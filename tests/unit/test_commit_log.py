@@ -137,7 +137,7 @@ def test_objects_that_were_read_are_kept_and_only_so_many_of_them(
     newest = extend(log, 3)
     assert log.read(2) is log.read(2)
     for seq in range(10, 10 + CACHE_OBJECTS_MAX):
-        log._keep(replace(newest, seq=seq))
+        log.keep(replace(newest, seq=seq))
     assert len(log._cache) == CACHE_OBJECTS_MAX
     assert log.read(3) == newest
 
@@ -147,7 +147,7 @@ def test_threads_may_read_at_once_when_no_more_objects_can_be_kept(directory: Di
 
     def keep(thread: int) -> None:
         for number in range(4000):
-            log._keep(replace(obj, seq=thread * 10_000 + number))
+            log.keep(replace(obj, seq=thread * 10_000 + number))
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -16,7 +16,8 @@ from omniray.engine import row_sink
 from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, CommitObject, Pin
-from omniray.engine.load import LoadIntent, LoadOptions, prepare_load
+from omniray.engine.load import LoadIntent, prepare_load
+from omniray.engine.load_options import LoadOptions
 from omniray.engine.sidecar import STAGING, Sidecars
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import open_store

@@ -149,7 +149,7 @@ def _decide_for_a_line_of_everybody_s(operation: OperationFacts, classes: Iterab
 
 
 def _sweep(parts: Parts) -> None:
-    Sweeper(parts.store, parts.log, parts.manifest, parts.finaliser, parts.schema).sweep(now_us=NOW_US)
+    Sweeper(parts.store, parts.log, parts.tip, parts.manifest, parts.finaliser, parts.schema).sweep(now_us=NOW_US)
 
 
 EXTENDING: dict[str, Callable[[Parts], object]] = {

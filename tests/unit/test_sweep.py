@@ -168,7 +168,7 @@ class Swept:
     @property
     def sweeper(self) -> Sweeper:
         parts = self.parts
-        return Sweeper(self.store, parts.log, parts.manifest, parts.finaliser, parts.schema)
+        return Sweeper(self.store, parts.log, parts.tip, parts.manifest, parts.finaliser, parts.schema)
 
     def paths(self) -> set[str]:
         return {file.path for file in self.store.inner.files("")}

@@ -1,0 +1,126 @@
+"""One writer with nobody beside it: how long an answer takes, and whether it stays so as the history grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+from bench.measure import Figure, Section, compared, in_turns, times
+from bench.peers.crew import Member, RunFailed, member
+from bench.peers.race import Store, fresh_store
+from bench.peers.rows import Workload
+from bench.peers.systems import EMBEDDED, OURS, PYLANCE, serving
+
+GROWN_AT_ONCE = 64  # so that no answer keeps its asker waiting for long
+FLAT = times(1.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many writes are timed of each, and how long the two histories are.
+
+    The ends of table and lineage are rewritten until they hold 1,024 rows, so the two lengths differ by a multiple of
+    it: only then are both equally full.
+    """
+
+    timed: int
+    young: int
+    old: int
+
+
+FULL = Sizes(timed=32, young=100, old=100 + 5 * 1024)
+QUICK = Sizes(timed=2, young=2, old=4)
+
+
+def single(systems: Sequence[str], sizes: Sizes, delay_ms: float) -> Section:
+    """Let one writer of each system write in turns."""
+    if PYLANCE not in systems:
+        raise RunFailed(f"it compares with {PYLANCE}, which is not among the systems")
+    with fresh_store(on_disk=False) as store, ExitStack() as stack:
+        writers = {system: stack.enter_context(_alone(store, system, system, Workload())) for system in systems}
+        store.set_delay(delay_ms)
+        taken = in_turns(sizes.timed, *(_write_of(writer) for writer in writers.values()))
+        store.set_delay(0)
+    seconds = dict(zip(writers, taken, strict=True))
+    figures = [
+        compared(
+            f"{system} beside {PYLANCE}", seconds[system], seconds[PYLANCE], times(1.7) if system == OURS else None
+        )
+        for system in systems
+        if system != PYLANCE
+    ]
+    return Section(
+        "single",
+        f"One writer, batches of {Workload().rows} rows, {delay_ms:g} ms a request",
+        f"{sizes.timed} writes of each in turns, each in a process of its own; medians.",
+        tuple(figures),
+    )
+
+
+def flat(systems: Sequence[str], sizes: Sizes, delay_ms: float) -> Section:
+    """Let one graph grow old and another stay young, then write to both in turns."""
+    system = ours_among(systems)
+    with fresh_store(on_disk=False) as store, ExitStack() as stack:
+        lengths = {"old": sizes.old, "young": sizes.young}
+        writers = [stack.enter_context(_alone(store, system, name, Workload(rows=1))) for name in lengths]
+        for writer, commits in zip(writers, lengths.values(), strict=True):
+            _grow(writer, commits - 1)  # the first was the one that warmed it up
+        store.set_delay(delay_ms)
+        store.forget_requests()
+        old_s, young_s = in_turns(sizes.timed, *(_write_of(writer) for writer in writers))
+        requests = [_requests_under(store, name) / sizes.timed for name in lengths]
+        store.set_delay(0)
+    return Section(
+        "flat",
+        f"Commit {sizes.old:,} beside commit {sizes.young:,} of {system}, one row each, {delay_ms:g} ms a request",
+        f"{sizes.timed} writes to each graph in turns, medians; all requests of both are counted, those behind the "
+        "answers too.",
+        (
+            compared("time", old_s, young_s, FLAT),
+            Figure("requests", f"{requests[0]:.1f}", f"{requests[1]:.1f}", requests[0] / requests[1], FLAT),
+        ),
+    )
+
+
+def ours_among(systems: Sequence[str]) -> str:
+    """The coordinator, or else the embedded engine."""
+    found = next((system for system in (OURS, EMBEDDED) if system in systems), None)
+    if found is None:
+        raise RunFailed(f"it measures ours, yet neither {OURS} nor {EMBEDDED} is among the systems")
+    return found
+
+
+@contextmanager
+def _alone(store: Store, system: str, name: str, work: Workload) -> Iterator[Member]:
+    """A writer of its own tables, connected and warm."""
+    place = store.place(name)
+    with ExitStack() as stack:
+        with member(system, place, work) as preparing:
+            preparing.ask(do="prepare")
+        address = stack.enter_context(serving(system, place))
+        writer = stack.enter_context(member(system, replace(place, address=address), work))
+        writer.ask(do="open")
+        yield writer
+        writer.ask(do="close")
+
+
+def _write_of(writer: Member) -> Callable[[], float]:
+    def write() -> float:
+        (latency_s,) = writer.ask(do="write", count=1)["latencies_s"]
+        return float(latency_s)
+
+    return write
+
+
+def _grow(writer: Member, commits: int) -> None:
+    for done in range(0, commits, GROWN_AT_ONCE):
+        writer.ask(do="write", count=min(GROWN_AT_ONCE, commits - done))
+
+
+def _requests_under(store: Store, name: str) -> int:
+    """The requests to one graph: objects have its name in the path, listings have it in the query."""
+    assert store.server is not None
+    targets = [unquote(request.target) for request in store.server.requests()]
+    return sum(f"/{name}/" in target or f"prefix={name}" in target for target in targets)

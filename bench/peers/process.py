@@ -1,0 +1,125 @@
+"""One process of a run: it takes commands as JSON, a line each on standard input, and answers each with a line.
+
+    python -m bench.peers.process '{"system": …, "place": …, "work": …, "number": …}'
+
+A system is imported in here alone, so that no process holds another system's threads and memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TextIO
+
+from bench.measure import timed
+from bench.peers.check import judge
+from bench.peers.rows import WARM_UP, Workload, batch
+from bench.peers.systems import Place, Writer, load
+
+FAILURES_MAX = 1_000
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a writer saw of a race: how long each commit took and when it was there, and what failed."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    ends_s: list[float] = field(default_factory=list)  # since the start
+    acknowledged: list[int] = field(default_factory=lambda: [WARM_UP])
+    failed: list[int] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+class Session:
+    """The state of this process: its system, and its writer once that is open."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._system = load(spec["system"])
+        self._place = Place(**spec["place"])
+        self._work = Workload.from_json(spec["work"])
+        self._number: int = spec["number"]
+        self._sequence = WARM_UP
+        self._writer: Writer | None = None
+
+    def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out one command."""
+        match command["do"]:
+            case "probe":
+                return {"missing": self._system.missing()}
+            case "prepare":
+                self._system.prepare(self._place, self._work)
+            case "open":
+                self._writer = self._system.writer(self._place, self._work)
+                self._write_next()
+            case "write":
+                return {"latencies_s": [self._write_next() for _ in range(command["count"])]}
+            case "race":
+                return asdict(self._race(command["start_s"], command["seconds"]))
+            case "close":
+                self._opened.close()
+            case "check":
+                return self._check(command["acknowledged"], command["failed"])
+            case unknown:
+                raise ValueError(f"no command {unknown!r}")
+        return {}
+
+    @property
+    def _opened(self) -> Writer:
+        assert self._writer is not None
+        return self._writer
+
+    def _write_next(self) -> float:
+        rows = batch(self._work, self._number, self._sequence)
+        self._sequence += 1
+        return timed(lambda: self._opened.write(rows))
+
+    def _race(self, start_s: float, seconds: float) -> Outcome:
+        """Write as fast as answers come, from a moment that all writers share; the last write may end after the end."""
+        seen = Outcome()
+        time.sleep(max(0.0, start_s - time.monotonic()))
+        while time.monotonic() < start_s + seconds and len(seen.failed) < FAILURES_MAX:
+            sequence = self._sequence
+            try:
+                latency_s = self._write_next()
+            except Exception as error:  # whatever a system raises is a failed write
+                seen.failed.append(sequence)
+                seen.errors[error.__class__.__name__] += 1
+            else:
+                seen.latencies_s.append(latency_s)
+                seen.ends_s.append(time.monotonic() - start_s)
+                seen.acknowledged.append(sequence)
+        return seen
+
+    def _check(self, acknowledged: list[list[int]], failed: list[list[int]]) -> dict[str, Any]:
+        found = {table: self._system.ids(self._place, table).to_pylist() for table in self._work.tables}
+        done = [(writer, sequence) for writer, sequence in acknowledged]
+        undone = [(writer, sequence) for writer, sequence in failed]
+        return asdict(judge(self._work, found, done, undone))
+
+
+def main() -> None:
+    answers = _claim_stdout()
+    session: Session | None = None
+    for line in sys.stdin:
+        try:
+            session = session or Session(json.loads(sys.argv[1]))
+            answer = session.answer(json.loads(line))
+        except Exception as error:  # the one who asked decides what becomes of the run
+            answer = {"error": f"{error.__class__.__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def _claim_stdout() -> TextIO:
+    """Keep standard output for the answers; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+if __name__ == "__main__":
+    main()

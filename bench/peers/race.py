@@ -1,0 +1,167 @@
+"""One run: some writers of one system at one workload, from a common start, judged by a full scan afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.peers.check import Findings
+from bench.peers.crew import Member, crew, heard_by, member
+from bench.peers.rows import Workload
+from bench.peers.systems import Place, serving
+from bench.s3server import S3Server, running_server
+
+START_MARGIN_S = 0.5
+DRAIN_S = 180.0
+STUCK = "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one system did with so many writers; only commits that were there by the end make the rate."""
+
+    scenario: str
+    system: str
+    writers: int
+    seconds: float
+    commits: int
+    commits_per_s: float
+    p50_s: float | None
+    p99_s: float | None
+    failures: int
+    requests_per_commit: float | None
+    share_max: float | None
+    lost: int
+    doubled: int
+    torn: int
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The smallest value that so many percent of all are not above."""
+    if not values:
+        return None
+    rank = -(-len(values) * percent // 100)  # rounded up
+    return sorted(values)[max(1, int(rank)) - 1]
+
+
+def largest_share(commits: Sequence[int]) -> float | None:
+    """How many times its fair share the busiest writer got."""
+    return max(commits) * len(commits) / sum(commits) if sum(commits) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where a run's tables go, and the server that counts its requests if it is S3."""
+
+    root: str
+    storage_options: Mapping[str, str] | None = None
+    server: S3Server | None = None
+
+    def place(self, name: str) -> Place:
+        return Place(f"{self.root}/{name}", self.storage_options)
+
+    def set_delay(self, delay_ms: float) -> None:
+        if self.server is not None:
+            self.server.set_delay(delay_ms)
+
+    def forget_requests(self) -> None:
+        if self.server is not None:
+            self.server.reset()
+
+    def requests(self) -> int | None:
+        return None if self.server is None else int(self.server.stats()["requests"])
+
+
+@contextmanager
+def fresh_store(*, on_disk: bool) -> Iterator[Store]:
+    """A directory, or a server of its own: what one run leaves behind costs no other anything."""
+    if on_disk:
+        with TemporaryDirectory(prefix="omniray-bench-") as directory:
+            yield Store(str(Path(directory)))
+        return
+    with running_server() as server:
+        yield Store(server.create_bucket("bench"), server.storage_options, server)
+
+
+def race(
+    scenario: str, system: str, work: Workload, *, writers: int, seconds: float, delay_ms: float, on_disk: bool
+) -> Run:
+    """Prepare the tables, let the writers write, scan."""
+    with fresh_store(on_disk=on_disk) as store:
+        place = store.place(system)
+        with member(system, place, work) as witness:
+            witness.ask(do="prepare")
+            with serving(system, place) as address:
+                store.set_delay(delay_ms)
+                outcomes, requests = _raced(store, system, replace(place, address=address), work, writers, seconds)
+            store.set_delay(0)
+            findings = _scanned(witness, outcomes)
+    return summary(scenario, system, seconds, outcomes, requests, findings)
+
+
+def _raced(
+    store: Store, system: str, place: Place, work: Workload, writers: int, seconds: float
+) -> tuple[list[dict[str, Any] | None], int | None]:
+    """What each writer saw, and all requests from the start until the last of them has closed."""
+    with crew(system, place, work, writers) as members:
+        store.forget_requests()
+        start_s = time.monotonic() + START_MARGIN_S
+        _tell(members, do="race", start_s=start_s, seconds=seconds)
+        outcomes = heard_by(members, start_s + seconds + DRAIN_S)
+        alive = [one for one, outcome in zip(members, outcomes, strict=True) if outcome is not None]
+        _tell(alive, do="close")
+        heard_by(alive, time.monotonic() + DRAIN_S)
+        return outcomes, store.requests()
+
+
+def _tell(members: Sequence[Member], **command: Any) -> None:
+    for one in members:
+        one.tell(**command)
+
+
+def _scanned(witness: Member, outcomes: Sequence[dict[str, Any] | None]) -> Findings:
+    def named(what: str) -> list[tuple[int, int]]:
+        return [(number, sequence) for number, seen in enumerate(outcomes) if seen for sequence in seen[what]]
+
+    return Findings(**witness.ask(do="check", acknowledged=named("acknowledged"), failed=named("failed")))
+
+
+def summary(
+    scenario: str,
+    system: str,
+    seconds: float,
+    outcomes: Sequence[Mapping[str, Any] | None],
+    requests: int | None,
+    findings: Findings,
+) -> Run:
+    """The figures of a run, from what its writers saw."""
+    seen = [outcome for outcome in outcomes if outcome is not None]
+    latencies_s = list(chain.from_iterable(outcome["latencies_s"] for outcome in seen))
+    in_time = [sum(end_s <= seconds for end_s in outcome["ends_s"]) for outcome in seen]
+    errors = sum((Counter(outcome["errors"]) for outcome in seen), Counter[str]())
+    errors += Counter({STUCK: len(outcomes) - len(seen)})
+    return Run(
+        scenario=scenario,
+        system=system,
+        writers=len(outcomes),
+        seconds=seconds,
+        commits=len(latencies_s),
+        commits_per_s=sum(in_time) / seconds,
+        p50_s=percentile(latencies_s, 50),
+        p99_s=percentile(latencies_s, 99),
+        failures=errors.total(),
+        requests_per_commit=None if requests is None or not latencies_s else requests / len(latencies_s),
+        share_max=largest_share(in_time),
+        lost=findings.lost,
+        doubled=findings.doubled,
+        torn=findings.torn,
+        errors=dict(errors),
+    )

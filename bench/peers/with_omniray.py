@@ -1,0 +1,77 @@
+"""Ours, both ways: every writer an engine of its own, or all of them clients of one coordinator."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from importlib.util import find_spec
+from typing import Any
+
+import pyarrow as pa
+
+import omniray
+from bench.peers.rows import Batch, Workload, base
+from bench.peers.systems import Place, System
+from bench.writers import SCHEMA
+
+
+class OurSystem(System):
+    """A graph whose node types are the tables; a batch is one `load`, atomic over all of them."""
+
+    def prepare(self, place: Place, work: Workload) -> None:
+        with omniray.init(place.uri, schema=SCHEMA, storage_options=place.options) as graph:
+            if work.base_rows:
+                for table in work.tables:
+                    graph.load(_records(base(work)), type=table)
+
+    def writer(self, place: Place, work: Workload) -> OurWriter:
+        return OurWriter(self._open(place))
+
+    @abstractmethod
+    def _open(self, place: Place) -> Any:
+        """What has the verbs: a graph or a client."""
+
+    def ids(self, place: Place, table: str) -> pa.ChunkedArray:
+        with omniray.open(place.uri, read_only=True, storage_options=place.options) as graph:
+            return graph.snapshot().table(table, columns=["id"]).column("id")
+
+
+class Embedded(OurSystem):
+    """`omniray.open` in each process; they meet in storage alone."""
+
+    def _open(self, place: Place) -> Any:
+        return omniray.open(place.uri, storage_options=place.options)
+
+
+class Coordinated(OurSystem):
+    """`omniray.connect` in each process; the coordinator commits in groups."""
+
+    def missing(self) -> str:
+        if find_spec("ray") is None:
+            return "ray is not installed"
+        return "" if "connect" in omniray.__all__ else "this omniray has no coordinator"
+
+    def _open(self, place: Place) -> Any:
+        return omniray.connect(place.uri, storage_options=place.storage_options, address=place.address)
+
+
+class OurWriter:
+    """An open graph, or a client of one."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    def write(self, batch: Batch) -> None:
+        mode = "merge" if batch.merge else "append"
+        if len(batch.tables) == 1:
+            self._graph.load(_records(batch.rows), type=batch.tables[0], mode=mode)
+            return
+        rows = _records(batch.rows).to_pylist()
+        self._graph.load([{"type": table, "data": row} for table in batch.tables for row in rows], mode=mode)
+
+    def close(self) -> None:
+        self._graph.close()
+
+
+def _records(rows: pa.Table) -> pa.Table:
+    """The rows as a user has them: the id is ours to derive from the key."""
+    return rows.drop_columns(["id"])

@@ -1,0 +1,298 @@
+"""The client of a coordinator: the verbs of an embedded graph, with every write sent to whoever commits for all.
+
+Reading needs nobody: a snapshot is read from storage, as an embedded graph does. A write is read and checked here, in
+parallel with everybody else's, and sent with an id, so that it may be sent again whatever happens: to the coordinator
+that takes over, after a time-out, or because an answer was lost. It is applied once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from os import PathLike, fspath
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from omniray.coordinator.conflicts import WriteAnswer
+from omniray.coordinator.service import Service, serve
+from omniray.engine.errors import Fenced, InputError, Moved, OutcomeUnknown, Overloaded, Unreachable
+from omniray.engine.graph import Graph
+from omniray.engine.heal import RecoveryReport
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import Recovery
+from omniray.engine.load import LoadIntent, Progress
+from omniray.engine.load_options import LoadOptions
+from omniray.engine.manifest import LineageEntry
+from omniray.engine.mutate import MutationIntent
+from omniray.engine.request import Header, MutationRequest, PreparedRequest, Request
+from omniray.engine.schema import Schema
+from omniray.engine.snapshot import Snapshot
+from omniray.engine.store import open_store
+from omniray.engine.write import Author, Outcome, WriteResult, checked_txn_id
+
+if TYPE_CHECKING:
+    from omniray.coordinator.actors import Status
+
+TIMEOUT_S = 60.0
+IN_FLIGHT_MAX = 64
+PAUSE_S = 0.05
+PAUSE_S_MAX = 2.0
+JUDGEMENTS_MAX = 100
+
+
+def connect(
+    uri: str | PathLike[str],
+    *,
+    actor: str = "",
+    tenant: str = "",
+    storage_options: Mapping[str, str] | None = None,
+    address: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Client:
+    """Connect to the coordinator that serves a graph; where none does, one is started.
+
+    It runs on the Ray cluster at `address`, else on one of this machine, which is started if there is none and then
+    ends with this process. `timeout_s` is how long a write may take before its outcome is given up as unknown.
+    """
+    if not timeout_s > 0:
+        raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
+    return Client(fspath(uri), actor, tenant, storage_options, address, timeout_s)
+
+
+class Client:
+    """A graph that a coordinator serves; use it as a context manager, or `close()` it. Threads may share it."""
+
+    def __init__(
+        self,
+        uri: str,
+        actor: str,
+        tenant: str,
+        storage_options: Mapping[str, str] | None,
+        address: str | None,
+        timeout_s: float,
+    ) -> None:
+        self._arguments = (uri, actor, tenant, storage_options, address, timeout_s)
+        self._author, self._timeout_s = Author(actor, tenant), timeout_s
+        self._graph = Graph(open_store(uri, storage_options), read_only=True)
+        try:
+            self._service: Service = serve(self._graph, uri, storage_options, address)
+        except BaseException:
+            self._graph.close()
+            raise
+        self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Client({self._graph.uri!r}, address={self._service.address!r})"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Client, self._arguments
+
+    @property
+    def uri(self) -> str:
+        return self._graph.uri
+
+    @property
+    def schema(self) -> Schema:
+        return self._graph.schema
+
+    # Writing
+
+    def load(
+        self,
+        source: Any,
+        *,
+        mode: str = "append",
+        type: str | None = None,
+        format: str | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
+        on_error: str = "fail",
+        rejects: str | Path | None = None,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Load records of any number in one atomic commit, as `Graph.load` does."""
+        self._refuse_closed()
+        deadline = _deadline(timeout_s or self._timeout_s)
+        options = LoadOptions.checked(mode, on_error, rejects)
+        intent = self._graph.prepare_load(
+            source, options, self._written_by(actor, tenant), expected_versions or {},
+            type=type, format=format, progress=progress, txn_id=txn_id or new_ulid(),
+        )  # fmt: skip
+        with intent:
+            request = intent.request(self._graph.schema_state.schema_hash)
+            answer = self._send_prepared(intent, deadline) if request is None else self._send(request, deadline)
+            intent.judged(answer.unfit)
+            return intent.finished(answer.result)
+
+    def mutate(
+        self,
+        text: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult:
+        """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
+        self._refuse_closed()
+        deadline = _deadline(timeout_s or self._timeout_s)
+        now = datetime.now(UTC)
+        author = self._written_by(actor, tenant)
+        checked = MutationIntent.of(
+            text, params or {}, self.schema, author, expected_versions or {},
+            name=name, now=now, txn_id=txn_id or new_ulid(),
+        )  # fmt: skip
+        header = Header(
+            checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,
+            self._graph.schema_state.schema_hash,
+        )  # fmt: skip
+        return self._send(MutationRequest(header, text, params or {}, name, now), deadline).result
+
+    def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
+        """`load`, in the background: the future has its result. Many may be under way at once."""
+        return self._pool.submit(self.load, source, **options)
+
+    def submit_mutate(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> Future[WriteResult]:
+        """`mutate`, in the background."""
+        return self._pool.submit(self.mutate, text, params, **options)
+
+    async def load_async(self, source: Any, **options: Any) -> WriteResult:
+        """`load`, for asyncio."""
+        return await asyncio.wrap_future(self.submit_load(source, **options))
+
+    async def mutate_async(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> WriteResult:
+        """`mutate`, for asyncio."""
+        return await asyncio.wrap_future(self.submit_mutate(text, params, **options))
+
+    def _send_prepared(self, intent: LoadIntent, deadline: float) -> WriteAnswer:
+        """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
+        for _ in range(JUDGEMENTS_MAX):
+            resolution, judged_on = self._graph.judge(intent)
+            header = Header(
+                intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
+                self._graph.schema_state.schema_hash,
+            )  # fmt: skip
+            with contextlib.suppress(Moved):
+                return self._send(PreparedRequest(header, resolution, judged_on), deadline)
+        raise Moved(
+            f"the load was judged {JUDGEMENTS_MAX} times and its tables moved each time; nothing was written: load "
+            "again while fewer others write"
+        )
+
+    def _send(self, request: Request, deadline: float) -> WriteAnswer:
+        """Send a write until it is answered: an id that was applied is never applied again."""
+        pause_s = PAUSE_S
+        while True:
+            try:
+                return self._service.submit(request, _left(request, deadline))
+            except Overloaded as error:
+                pause_s = max(pause_s, error.facts["retry_after_s"])
+                if time.monotonic() + pause_s > deadline:
+                    raise
+            except (Fenced, Unreachable, OutcomeUnknown) as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise _unknown(request) from error
+                self._service = self._service.found_again(self._graph)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    def _written_by(self, actor: str | None, tenant: str | None) -> Author:
+        given = {"actor": actor, "tenant": tenant}
+        return replace(self._author, **{name: value for name, value in given.items() if value is not None})
+
+    # Reading
+
+    def snapshot(self, *, at: str | date | None = None) -> Snapshot:
+        """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
+        return self._graph.snapshot(at=at)
+
+    def history(self, limit: int | None = None) -> list[LineageEntry]:
+        """The commits, newest first."""
+        return self._graph.history(limit)
+
+    def recoveries(self, limit: int | None = None) -> list[Recovery]:
+        """What recoveries did, newest first."""
+        return self._graph.recoveries(limit)
+
+    def outcome(self, txn_id: str) -> Outcome:
+        """What became of a write: whether it was committed.
+
+        One that is not found raises `OutcomeUnknown`, since a try may be on its way: send it again with this id.
+        """
+        txn_id = checked_txn_id(txn_id)
+        if self._service.is_committed(txn_id, self._timeout_s):
+            return Outcome(txn_id, committed=True)
+        raise OutcomeUnknown(
+            f"{txn_id} is not committed, but a try may be under way: send the write again with this txn_id",
+            txn_id=txn_id,
+        )
+
+    # The coordinator
+
+    def status(self) -> Status:
+        """The coordinator at this moment."""
+        return self._service.status(self._timeout_s)
+
+    def flush(self) -> None:
+        """Wait until Phase D of everything is through: then plain Lance readers see it too."""
+        self._service.flush(self._timeout_s)
+
+    def recover(self) -> RecoveryReport:
+        """Heal what writers that died have left; the coordinator does so all the time."""
+        return self._service.recover(self._timeout_s)
+
+    def close(self) -> None:
+        """Let go; a coordinator that was started by this client is taken down. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.shutdown()
+        try:
+            self._service.close(self._timeout_s)
+        finally:
+            self._graph.close()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise InputError("the client is closed; connect again")
+
+
+def _deadline(timeout_s: float) -> float:
+    return time.monotonic() + timeout_s
+
+
+def _left(request: Request, deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise _unknown(request)
+    return left_s
+
+
+def _unknown(request: Request) -> OutcomeUnknown:
+    txn_id = request.header.commit_id
+    return OutcomeUnknown(
+        f"no answer in time to write {txn_id}: it may have landed, or may yet; send it again with this txn_id, and it "
+        "is applied once",
+        txn_id=txn_id,
+    )

@@ -1,0 +1,86 @@
+"""Who conflicts: the writes of a round judged one by one, each on top of those before it.
+
+    a keyed append whose key is there            KeyConflict, with the commit that brought it if that is in this round
+    merges of one key                            all land, the last one in the order of the queue wins
+    a strict write whose table has moved         ExpectedVersionMismatch; of two in one round the first wins
+    an update or delete                          reads what the writes before it have left
+    a broken constraint, an edge to a node that
+    an earlier write of the round deletes        ConstraintViolation
+    an edge to a node that an earlier one brings lands
+
+Pure: the same writes on the same state give the same answers. A loser's error is its own; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from omniray.engine.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, OmnirayError
+from omniray.engine.overlay import Overlay
+from omniray.engine.pinned import State
+from omniray.engine.request import Request
+from omniray.engine.schema import Schema
+from omniray.engine.verdict import Violation
+from omniray.engine.write import Resolution, TableWrite, WriteResult
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAnswer:
+    """What a client is told of its write: the result, and the records of it that were set aside."""
+
+    result: WriteResult
+    unfit: tuple[Violation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRound:
+    """What becomes of each write of a round, and what the accepted ones together do to each table."""
+
+    accepted: tuple[tuple[Request, Resolution], ...] = ()
+    answers: Mapping[str, WriteAnswer | OmnirayError] = field(default_factory=dict)  # of writes that commit nothing
+    writes: Mapping[str, TableWrite] = field(default_factory=dict)
+
+
+def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> JudgedRound:
+    """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read."""
+    overlay = Overlay(state, schema)
+    last_writer: dict[str, str] = {}
+    accepted: list[tuple[Request, Resolution]] = []
+    answers: dict[str, WriteAnswer | OmnirayError] = {}
+    for request in requests:
+        commit_id = request.header.commit_id
+        try:
+            _check_versions(request.header.expected_versions, overlay, schema, last_writer)
+            resolution = request.resolve(overlay, schema)
+        except (InputError, Conflict) as error:
+            answers[commit_id] = _naming_winner(error, overlay)
+            continue
+        if not resolution.tables:
+            answers[commit_id] = WriteAnswer(WriteResult(None, 0, 0, resolution.rejected), resolution.unfit)
+            continue
+        overlay.take(resolution.tables, commit_id)
+        last_writer.update(dict.fromkeys(resolution.tables, commit_id))
+        accepted.append((request, resolution))
+    return JudgedRound(tuple(accepted), answers, overlay.writes())
+
+
+def _check_versions(
+    expected: Mapping[str, int], state: Overlay, schema: Schema, last_writer: Mapping[str, str]
+) -> None:
+    for table_key, version in expected.items():
+        if table_key not in schema.by_table_key:
+            known = ", ".join(schema.by_table_key)
+            raise NotFound(f"no table {table_key!r}; the graph has {known}", table_key=table_key)
+        if state.version(table_key) != version:
+            mismatch = ExpectedVersionMismatch(table_key, version, state.version(table_key))
+            mismatch.facts |= {"winner": last_writer[table_key]} if table_key in last_writer else {}
+            raise mismatch
+
+
+def _naming_winner(error: InputError | Conflict, overlay: Overlay) -> OmnirayError:
+    """The error with the commit id of the write that was faster, if that is one of the same round."""
+    winner = overlay.writer_of(error.facts.get("table_key", ""), error.facts.get("key", ""))
+    if winner is not None:
+        error.facts["winner"] = winner
+    return error

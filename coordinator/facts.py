@@ -1,0 +1,80 @@
+"""The state that a round is judged on, when its tables are in other processes: facts first, in one batch.
+
+What the round's writes will ask for is mostly known before: the ids they bring and the nodes at their edges. All of it
+is looked up at once, in one call for each owner of queues. The judgement then runs on these facts; what nobody foresaw
+(a predicate, a unique value) is asked for when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.coordinator.table_queues import Base, Question
+from omniray.engine.pinned import ROWADDR
+from omniray.engine.request import Request
+from omniray.engine.schema import ID, Schema
+
+
+class Reader(Protocol):
+    """Asks the owners of the queues."""
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]: ...
+
+
+class RoundState:
+    """The tables at a round's base; ids that were looked up cost nothing more."""
+
+    def __init__(self, base: Base, reader: Reader) -> None:
+        self._base, self._reader = base, reader
+        self._asked: dict[str, set[str]] = {}
+        self._found: dict[str, dict[str, int]] = {}
+
+    def look_up(self, requests: Iterable[Request], schema: Schema) -> None:
+        """Ask at once for every id that judging the requests will need."""
+        wanted: defaultdict[str, set[str]] = defaultdict(set)
+        for request in requests:
+            for table_key, ids in request.ids_asked(schema):
+                wanted[table_key].update(ids.to_pylist())
+        asked = {key: ids for key, ids in wanted.items() if ids and self.count(key)}
+        questions = [Question("matching", key, (ID, pa.array(ids, pa.string()), (ID,))) for key, ids in asked.items()]
+        for key, found in zip(asked, self._reader.read(self._base, questions) if questions else (), strict=True):
+            self._asked[key] = asked[key]
+            self._found[key] = dict(zip(found[ID].to_pylist(), found[ROWADDR].to_pylist(), strict=True))
+
+    # As a state
+
+    def count(self, table_key: str) -> int:
+        return self._base.pins[table_key].rows
+
+    def version(self, table_key: str) -> int:
+        return self._base.pins[table_key].version
+
+    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
+        wanted = ids.to_pylist()
+        if self._is_known(table_key, wanted):
+            found = self._found[table_key]
+            return pa.array([id for id in wanted if id in found], pa.string())
+        return self._ask("existing", table_key, ids)
+
+    def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        if column == ID and set(columns) <= {ID} and self._is_known(table_key, wanted := values.to_pylist()):
+            found = {id: address for id in wanted if (address := self._found[table_key].get(id)) is not None}
+            return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
+        return self._ask("matching", table_key, column, values, tuple(columns))
+
+    def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
+        return self._ask("scan", table_key, tuple(columns)).to_reader()
+
+    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        return self._ask("select", table_key, tuple(columns), where)
+
+    def _is_known(self, table_key: str, ids: list[str]) -> bool:
+        return self._asked.get(table_key, frozenset()).issuperset(ids)
+
+    def _ask(self, method: Any, table_key: str, *arguments: Any) -> Any:
+        return self._reader.read(self._base, [Question(method, table_key, arguments)])[0]

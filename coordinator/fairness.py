@@ -1,0 +1,118 @@
+"""Whose turn it is: tenants share a round by what their writes weigh, and each tenant's writes keep their order.
+
+Deficit round robin. Tenants stand in a ring. At its turn a tenant is given a quantum of credit and takes as many of its
+waiting writes as the credit covers; while it has more of them, what is left of the credit stays for its next turn. So a
+tenant that sends large writes, or very many, gets no more of a round than one that sends few small ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+ROW_COST = 1
+WRITE_COST = 10  # what a write costs beside its rows: judging it, and its entry in the line
+QUANTUM = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A write as the round logic knows it."""
+
+    intent_id: str
+    tenant: str
+    rows: int
+    size_bytes: int
+    alone: bool = False  # shares a round with no other write
+    attempts: int = 0  # rounds that it has been in already
+
+    @property
+    def cost(self) -> int:
+        return WRITE_COST + ROW_COST * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLimits:
+    """How much one round holds at most; a single write above them has a round of its own."""
+
+    intents: int = 1_024
+    rows: int = 65_536
+    size_bytes: int = 64 << 20
+
+
+class TenantQueue:
+    """The writes that wait, by tenant."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Ticket]] = {}  # in the order of the ring; none is empty
+        self._credit: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[Ticket]:
+        for tickets in self._waiting.values():
+            yield from tickets
+
+    def push(self, ticket: Ticket) -> None:
+        self._waiting.setdefault(ticket.tenant, deque()).append(ticket)
+
+    def put_back(self, tickets: Iterable[Ticket]) -> None:
+        """Return writes that were taken, in the order in which they were: they go before all that came later."""
+        for ticket in reversed(list(tickets)):
+            self._waiting.setdefault(ticket.tenant, deque()).appendleft(ticket)
+
+    def remove(self, intent_id: str) -> Ticket | None:
+        """Take out a write that nobody waits for any more."""
+        found = next((ticket for ticket in self if ticket.intent_id == intent_id), None)
+        if found is not None:
+            self._waiting[found.tenant].remove(found)
+            self._leave_if_empty(found.tenant)
+        return found
+
+    def take(self, limits: RoundLimits) -> list[Ticket]:
+        """The writes of the next round, at least one if any wait."""
+        taken: list[Ticket] = []
+        room = limits
+        while self._waiting:
+            tenant = next(iter(self._waiting))
+            self._credit[tenant] = self._credit.get(tenant, 0) + QUANTUM
+            room, is_full = self._take_turn(tenant, taken, room)
+            if is_full:
+                break
+        return taken
+
+    def _take_turn(self, tenant: str, taken: list[Ticket], room: RoundLimits) -> tuple[RoundLimits, bool]:
+        """One tenant's turn: the room that is left, and whether the round is full."""
+        waiting = self._waiting[tenant]
+        while waiting and waiting[0].cost <= self._credit[tenant]:
+            left = _room_after(room, waiting[0])
+            stands_alone = waiting[0].alone and taken
+            if taken and (left is None or stands_alone):
+                self._credit[tenant] -= QUANTUM  # its turn was cut short: it is first in the next round
+                return room, True
+            ticket = waiting.popleft()
+            taken.append(ticket)
+            self._credit[tenant] -= ticket.cost
+            if left is None or ticket.alone:
+                self._to_the_end(tenant)
+                return room, True
+            room = left
+        self._to_the_end(tenant)
+        return room, False
+
+    def _to_the_end(self, tenant: str) -> None:
+        self._waiting[tenant] = self._waiting.pop(tenant)
+        self._leave_if_empty(tenant)
+
+    def _leave_if_empty(self, tenant: str) -> None:
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+            self._credit.pop(tenant, None)
+
+
+def _room_after(room: RoundLimits, ticket: Ticket) -> RoundLimits | None:
+    """What is left of a round once it holds the ticket; None if it does not fit."""
+    left = RoundLimits(room.intents - 1, room.rows - ticket.rows, room.size_bytes - ticket.size_bytes)
+    return left if min(left.intents, left.rows, left.size_bytes) >= 0 else None

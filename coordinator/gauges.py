@@ -1,0 +1,94 @@
+"""What a publisher counts about itself: for `omniray status`, for metrics, and to say when to try again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+RECENT_ROUNDS = 512
+RECENT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    at: float
+    commits: int
+    put_s: float
+    round_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The last seconds of a publisher; `…_ms` are medians and the slowest percentile."""
+
+    rounds_per_s: float = 0.0
+    commits_per_s: float = 0.0
+    group_size: float = 0.0
+    round_ms: float = 0.0
+    round_ms_p99: float = 0.0
+    judge_ms: float = 0.0
+    stage_ms: float = 0.0
+    put_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Gauges:
+    """Counts since the publisher began, and its last rounds."""
+
+    rounds: int = 0
+    commits: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    _rounds: deque[_Round] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    _judge_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    _stage_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def judged(self, seconds: float) -> None:
+        with self._lock:
+            self._judge_s.append(seconds)
+
+    def staged(self, seconds: float) -> None:
+        with self._lock:
+            self._stage_s.append(seconds)
+
+    def landed(self, commits: int, put_s: float, round_s: float) -> None:
+        with self._lock:
+            self.rounds += 1
+            self.commits += commits
+            self._rounds.append(_Round(time.monotonic(), commits, put_s, round_s))
+
+    def refused(self, kind: str) -> None:
+        with self._lock:
+            self.refusals[kind] += 1
+
+    @property
+    def retry_after_s(self) -> float:
+        """About as long as two rounds take."""
+        return max(0.1, 2 * self.rates().round_ms / 1e3)
+
+    def rates(self) -> Rates:
+        with self._lock:
+            since = time.monotonic() - RECENT_S
+            recent = [one for one in self._rounds if one.at >= since]
+            if not recent:
+                return Rates()
+            span_s = max(recent[-1].at - recent[0].at, recent[-1].round_s)
+            commits = sum(one.commits for one in recent)
+            return Rates(
+                rounds_per_s=len(recent) / span_s,
+                commits_per_s=commits / span_s,
+                group_size=commits / len(recent),
+                round_ms=_percentile([one.round_s for one in recent], 50),
+                round_ms_p99=_percentile([one.round_s for one in recent], 99),
+                judge_ms=_percentile(list(self._judge_s), 50),
+                stage_ms=_percentile(list(self._stage_s), 50),
+                put_ms=_percentile([one.put_s for one in recent], 50),
+            )
+
+
+def _percentile(seconds: Sequence[float], percent: int) -> float:
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1e3 if ordered else 0.0

@@ -1,0 +1,382 @@
+"""The rounds of one publisher, as a state machine: events in, instructions out, no I/O and no clock.
+
+Writes gather while a round is under way, and whatever has gathered is the next one: nobody waits when there is nothing
+to wait for, and groups grow with the load. A round goes
+
+    judging -> staging -> staged -> committing -> through
+                                 -> confirming -> through      nothing to commit: a read shows that nobody was faster
+
+and the next one begins when this one is staged: it is judged and staged on top of it while this one is committed. What
+keeps that right:
+
+- an object is put only when the one before it is known to be ours; if that is lost, everything on top is void;
+- no answer leaves before every object that it was judged on is known to be in the line, refusals included. So the
+  answers of a round are released together, when it is through;
+- a write of a round that came to nothing is judged again, in its old order, in a new attempt;
+- an outcome that stays unclear ends the publisher's life: whoever takes over reads what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from omniray.coordinator.fairness import RoundLimits, TenantQueue, Ticket
+from omniray.engine.errors import OmnirayError
+
+UNDER_WAY_MAX = 2
+ATTEMPTS_MAX = 5
+PAUSE_S_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a publisher takes at a time, in a round and in its queue; `tenant_…` bound one tenant's share."""
+
+    round: RoundLimits = field(default_factory=RoundLimits)
+    waiting_intents: int = 20_000
+    waiting_bytes: int = 1 << 30
+    tenant_intents: int = 10_000
+    tenant_bytes: int = 512 << 20
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A write has arrived."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Nobody waits for a write any more; one that is in a round already is carried through."""
+
+    intent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A round's writes are resolved; `changes` says whether there is anything to commit."""
+
+    round_no: int
+    changes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Phases A and B of a round are done."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A round's object is in the line, or a read has shown that nothing followed what it was judged on."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """A round's number belongs to another object, put by nobody who ends our ownership."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A round could not be judged, staged or put, and nothing was committed; `blamed` are the writes to refuse."""
+
+    round_no: int
+    error: OmnirayError
+    blamed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The publisher's life ends: it was fenced, an outcome stays unclear, or it was told to stop."""
+
+    error: OmnirayError
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A pause is over."""
+
+
+Event = Submitted | Abandoned | Judged | Staged | Landed | Overtaken | Failed | Ended | Resumed
+
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Resolve these writes on top of round `on`, or of the newest object of the line if there is none."""
+
+    round_no: int
+    tickets: tuple[Ticket, ...]
+    on: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Phase C: put the round's object."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Read the line: is what the round was judged on still the newest?"""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Answer every write of a round."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """A round came to nothing: drop what it staged."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer one write with an error; `overload` if it was not even taken."""
+
+    intent_id: str
+    error: OmnirayError | None
+    overload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Come back with `Resumed` after a while: the store is in trouble."""
+
+    seconds: float
+
+
+Instruction = Judge | Stage | Commit | Confirm | Release | Discard | Refuse | Pause
+
+
+class _Phase(StrEnum):
+    JUDGING = "judging"
+    STAGING = "staging"
+    STAGED = "staged"
+    COMMITTING = "committing"  # or confirming
+
+
+@dataclass(slots=True)
+class _Round:
+    number: int
+    tickets: tuple[Ticket, ...]
+    on: int | None
+    phase: _Phase = _Phase.JUDGING
+    changes: bool = False
+
+
+class Rounds:
+    """Decides what a publisher does next. `handle` takes one event and returns what is to be carried out."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._queue = TenantQueue()
+        self._under_way: list[_Round] = []  # oldest first
+        self._held: dict[str, tuple[int, int]] = {}  # by tenant: writes and bytes that are waiting or under way
+        self._next_number = 1
+        self._failures = 0  # in a row
+        self._paused = False
+        self._ended: OmnirayError | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queue and not self._under_way
+
+    def handle(self, event: Event) -> list[Instruction]:
+        match event:
+            case Submitted(ticket):
+                return self._submitted(ticket)
+            case Abandoned(intent_id):
+                self._abandoned(intent_id)
+                return []
+            case Judged(number, changes):
+                return self._judged(number, changes)
+            case Staged(number):
+                return self._staged(number)
+            case Landed(number):
+                return self._landed(number)
+            case Overtaken(number):
+                return self._void_from(number, failures=1)
+            case Failed(number, error, blamed):
+                return self._failed(number, error, blamed)
+            case Ended(error):
+                return self._end(error)
+            case Resumed():
+                self._paused = False
+                return self._begin()
+
+    # Events
+
+    def _submitted(self, ticket: Ticket) -> list[Instruction]:
+        if self._ended is not None:
+            return [Refuse(ticket.intent_id, self._ended)]
+        if reason := self._overload(ticket):
+            return [Refuse(ticket.intent_id, None, overload=reason)]
+        self._hold(ticket, 1)
+        self._queue.push(ticket)
+        return self._begin()
+
+    def _abandoned(self, intent_id: str) -> None:
+        if (ticket := self._queue.remove(intent_id)) is not None:
+            self._hold(ticket, -1)
+
+    def _judged(self, number: int, changes: bool) -> list[Instruction]:
+        if (round := self._find(number)) is None:
+            return []
+        round.changes = changes
+        if changes:
+            round.phase = _Phase.STAGING
+            return [Stage(number)]
+        round.phase = _Phase.STAGED
+        return self._advance()
+
+    def _staged(self, number: int) -> list[Instruction]:
+        if (round := self._find(number)) is None:
+            return []
+        round.phase = _Phase.STAGED
+        return self._advance()
+
+    def _landed(self, number: int) -> list[Instruction]:
+        if self._find(number) is None:
+            return []
+        assert self._under_way[0].number == number, "objects land in the order of their rounds"
+        self._failures = 0
+        released: list[Instruction] = []
+        self._let_go(self._under_way.pop(0), released)
+        # A round that changes nothing was judged on the object that has just landed: nobody was faster.
+        while self._under_way and self._under_way[0].phase is _Phase.STAGED and not self._under_way[0].changes:
+            self._let_go(self._under_way.pop(0), released)
+        return [*released, *self._advance()]
+
+    def _failed(self, number: int, error: OmnirayError, blamed: frozenset[str]) -> list[Instruction]:
+        if (round := self._find(number)) is None:
+            return []
+        self._failures += 1
+        refused = {t.intent_id for t in round.tickets if t.intent_id in blamed or t.attempts + 1 >= ATTEMPTS_MAX}
+        return self._void_from(number, 0 if blamed else self._failures, refused, error)
+
+    def _end(self, error: OmnirayError) -> list[Instruction]:
+        """Everybody is told; what was staged is left to whoever recovers it, since an object may be on its way."""
+        self._ended = error
+        tickets = [ticket for round in self._under_way for ticket in round.tickets]
+        refused: list[Instruction] = [Refuse(ticket.intent_id, error) for ticket in (*tickets, *self._queue)]
+        self._under_way, self._queue, self._held = [], TenantQueue(), {}
+        return refused
+
+    # Steps
+
+    def _begin(self) -> list[Instruction]:
+        """Begin a round if one may begin now."""
+        last = self._under_way[-1] if self._under_way else None
+        if self._paused or self._ended is not None or not self._queue or len(self._under_way) >= UNDER_WAY_MAX:
+            return []
+        if last is not None and last.phase in (_Phase.JUDGING, _Phase.STAGING):
+            return []
+        tickets = tuple(self._queue.take(self._limits.round))
+        round = _Round(self._next_number, tickets, last.number if last is not None else None)
+        self._next_number += 1
+        self._under_way.append(round)
+        return [Judge(round.number, round.tickets, round.on)]
+
+    def _advance(self) -> list[Instruction]:
+        """Commit the oldest round if it is staged, then begin another."""
+        instructions: list[Instruction] = []
+        if self._under_way and self._under_way[0].phase is _Phase.STAGED:
+            oldest = self._under_way[0]
+            oldest.phase = _Phase.COMMITTING
+            instructions.append(Commit(oldest.number) if oldest.changes else Confirm(oldest.number))
+        return [*instructions, *self._begin()]
+
+    def _let_go(self, round: _Round, instructions: list[Instruction]) -> None:
+        for ticket in round.tickets:
+            self._hold(ticket, -1)
+        instructions.append(Release(round.number))
+
+    def _void_from(
+        self, number: int, failures: int, refused: Iterable[str] = (), error: OmnirayError | None = None
+    ) -> list[Instruction]:
+        """Give up a round and all on top of it; their writes wait again, less those that are refused."""
+        void = [round for round in self._under_way if round.number >= number]
+        self._under_way = [round for round in self._under_way if round.number < number]
+        refused = frozenset(refused)
+        tickets = [ticket for round in void for ticket in round.tickets]
+        instructions: list[Instruction] = [Discard(round.number) for round in reversed(void)]
+        for ticket in tickets:
+            if ticket.intent_id in refused:
+                self._hold(ticket, -1)
+                instructions.append(Refuse(ticket.intent_id, error))
+        left = (replace(t, attempts=t.attempts + 1) for t in tickets if t.intent_id not in refused)
+        self._queue.put_back(left)
+        if failures:
+            self._paused = True
+            return [*instructions, Pause(min(0.05 * 2**failures, PAUSE_S_MAX))]
+        return [*instructions, *self._begin()]
+
+    def _find(self, number: int) -> _Round | None:
+        """The round of an event; None if it came to nothing meanwhile."""
+        return next((round for round in self._under_way if round.number == number), None)
+
+    # Limits
+
+    def _overload(self, ticket: Ticket) -> str:
+        """Why a write can't be taken now, or nothing."""
+        intents, size = self._held.get(ticket.tenant, (0, 0))
+        if intents >= self._limits.tenant_intents or size + ticket.size_bytes > self._limits.tenant_bytes:
+            return f"tenant {ticket.tenant!r} has {intents} writes with {size} bytes under way"
+        intents, size = (sum(values) for values in zip(*self._held.values(), strict=True)) if self._held else (0, 0)
+        if intents >= self._limits.waiting_intents or size + ticket.size_bytes > self._limits.waiting_bytes:
+            return f"{intents} writes with {size} bytes are under way"
+        return ""
+
+    def _hold(self, ticket: Ticket, sign: int) -> None:
+        intents, size = self._held.get(ticket.tenant, (0, 0))
+        held = (intents + sign, size + sign * ticket.size_bytes)
+        if held[0]:
+            self._held[ticket.tenant] = held
+        else:
+            self._held.pop(ticket.tenant, None)
+
+    def validate(self) -> None:
+        """Raise if what must always hold does not; for tests."""
+        numbers = [round.number for round in self._under_way]
+        assert numbers == sorted(set(numbers)), "rounds are in order"
+        assert len(self._under_way) <= UNDER_WAY_MAX, "no more rounds than may be under way"
+        for before, after in zip(self._under_way, self._under_way[1:], strict=False):
+            assert after.on == before.number, "a round builds on the one before it"
+            assert before.phase in (_Phase.STAGED, _Phase.COMMITTING), "a round begins when the one before is staged"
+            assert after.phase is not _Phase.COMMITTING, "objects are put one after the other"
+        tickets = [*self._queue, *(ticket for round in self._under_way for ticket in round.tickets)]
+        ids = [ticket.intent_id for ticket in tickets]
+        assert len(ids) == len(set(ids)), "a write is in one place at a time"
+        assert sum(n for n, _ in self._held.values()) == len(ids), "all that is held is somewhere"
+        assert self._under_way or self._paused or self._ended or not self._queue, "nobody waits for nothing"

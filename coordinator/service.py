@@ -1,0 +1,175 @@
+"""The coordinator of one graph as its clients see it: found or started, asked, and taken down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from omniray.coordinator import cluster
+from omniray.coordinator.cluster import Place, Storage, ray
+from omniray.engine.commit_log import MAIN_BRANCH
+from omniray.engine.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
+from omniray.engine.graph import Graph
+from omniray.engine.heal import RecoveryReport
+from omniray.engine.line import EMBEDDED
+from omniray.engine.owner import Incarnation, is_owner_known_dead
+from omniray.engine.request import Request
+
+if TYPE_CHECKING:
+    from omniray.coordinator.actors import Status
+    from omniray.coordinator.conflicts import WriteAnswer
+
+START_TIMEOUT_S = 120.0
+QUEUE_OWNERS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A coordinator that answers. `started_ray` says that its cluster ends with this process."""
+
+    publisher: Any
+    place: Place
+    storage: Storage
+    address: str
+    started_ray: bool
+
+    def submit(self, request: Request, timeout_s: float) -> WriteAnswer:
+        """Send a write and wait for its answer, which is raised if it is an error."""
+        module = ray()
+        try:
+            answer = module.get(self.publisher.submit.remote(request), timeout=timeout_s)
+        except module.exceptions.GetTimeoutError as error:
+            self.publisher.abandon.remote(request.header.commit_id)
+            raise OutcomeUnknown("no answer in time", txn_id=request.header.commit_id) from error
+        except module.exceptions.RayError as error:
+            raise _unreachable(self.address, error) from error
+        if isinstance(answer, OmnirayError):
+            raise answer
+        answered: WriteAnswer = answer
+        return answered
+
+    def is_committed(self, commit_id: str, timeout_s: float) -> bool:
+        return bool(self._ask("is_committed", timeout_s, commit_id))
+
+    def status(self, timeout_s: float) -> Status:
+        found: Status = self._ask("status", timeout_s)
+        return found
+
+    def flush(self, timeout_s: float) -> None:
+        self._of_reconciler("flush", timeout_s)
+
+    def recover(self, timeout_s: float) -> RecoveryReport:
+        report: RecoveryReport = self._of_reconciler("recover", timeout_s)
+        return report
+
+    def found_again(self, graph: Graph) -> Service:
+        """The service after its publisher has died or lost the line: the one that owns the line now."""
+        try:
+            return serve(graph, self.storage.uri, self.storage.options, self.address)
+        except (LineOwned, Unreachable):
+            return self  # it is asked again, until its caller's time is over
+
+    def down(self, timeout_s: float) -> None:
+        """Drain, hand the line back to everybody, and end the actors."""
+        self._ask("drain", timeout_s)
+        for name in (self.place.publisher, self.place.reconciler):
+            _end(name)
+        number = 0
+        while _end(self.place.queues(number)) or number < QUEUE_OWNERS_MAX:
+            number += 1
+
+    def close(self, timeout_s: float) -> None:
+        """Let go; a cluster that was started by this process is taken down."""
+        if self.started_ray:
+            try:
+                self.down(timeout_s)
+            finally:
+                ray().shutdown()
+
+    def _ask(self, method: str, timeout_s: float, *arguments: Any) -> Any:
+        return _answer(self.publisher, method, timeout_s, self.address, *arguments)
+
+    def _of_reconciler(self, method: str, timeout_s: float) -> Any:
+        reconciler = cluster.find(self.place.reconciler)
+        if reconciler is None:
+            raise Unreachable(f"the coordinator at {self.address} has no reconciler; try again", address=self.address)
+        return _answer(reconciler, method, timeout_s, self.address)
+
+
+def serve(
+    graph: Graph,
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    address: str | None,
+    *,
+    take_over: bool = False,
+) -> Service:
+    """The coordinator of a graph: the one that serves it, or a new one on the cluster at `address` or of this machine.
+
+    One that serves it from another cluster is not taken over, unless that is asked for: two never serve at once.
+    """
+    from omniray.coordinator.actors import create_publisher
+
+    serving_at = _serving_at(graph)
+    started_ray = cluster.join(address or serving_at)
+    here = cluster.address()
+    if serving_at is not None and serving_at != here and not take_over:
+        raise LineOwned(
+            f"a coordinator serves this graph from the cluster at {serving_at}: connect to that one, take it down with "
+            "'omniray down', or take over with 'omniray up --take-over' if it is gone for good",
+            address=serving_at,
+        )
+    place = Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
+    storage = Storage(_absolute(uri), None if storage_options is None else dict(storage_options))
+    publisher = cluster.find(place.publisher) or create_publisher(place, storage, here, _queue_owners())
+    _answer(publisher, "begin", START_TIMEOUT_S, here)
+    return Service(publisher, place, storage, here, started_ray)
+
+
+def _serving_at(graph: Graph) -> str | None:
+    """The address of the coordinator that owns the line, unless it is known to be dead."""
+    owner = graph.owner
+    return None if owner == EMBEDDED or is_owner_known_dead(owner) else Incarnation.parse(owner).address
+
+
+def _queue_owners() -> int:
+    cpus = int(ray().cluster_resources().get("CPU", 1))
+    return max(1, min(QUEUE_OWNERS_MAX, cpus // 2))
+
+
+def _absolute(uri: str) -> str:
+    return uri if "://" in uri else os.path.abspath(uri)
+
+
+def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments: Any) -> Any:
+    module = ray()
+    try:
+        answer = module.get(getattr(actor, method).remote(*arguments), timeout=timeout_s)
+    except module.exceptions.RayTaskError as error:
+        if isinstance(error.cause, OmnirayError):
+            raise error.cause from error
+        raise
+    except module.exceptions.RayActorError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, OmnirayError):
+            raise cause from error
+        raise _unreachable(address, error) from error
+    except module.exceptions.RayError as error:
+        raise _unreachable(address, error) from error
+    if isinstance(answer, OmnirayError):
+        raise answer
+    return answer
+
+
+def _unreachable(address: str, error: BaseException) -> Unreachable:
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return Unreachable(f"the coordinator at {address} does not answer: {first}", address=address)
+
+
+def _end(name: str) -> bool:
+    actor = cluster.find(name)
+    if actor is not None:
+        ray().kill(actor)
+    return actor is not None

@@ -1,0 +1,27 @@
+"""What a run left: every row of every table, the whole history of commits, and the recoveries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omniray.coordinator.stress.operation import ROW_TYPES, StressedGraph, TypeName
+from omniray.engine.line import Recovery
+from omniray.engine.manifest import LineageEntry
+
+
+@dataclass(frozen=True, slots=True)
+class FinalGraph:
+    """The graph when all writers are done; `lineage` and `recoveries` are oldest first."""
+
+    rows: Mapping[TypeName, tuple[Mapping[str, Any], ...]]
+    lineage: tuple[LineageEntry, ...]
+    recoveries: tuple[Recovery, ...]
+
+    @classmethod
+    def of(cls, graph: StressedGraph) -> FinalGraph:
+        """Read everything, by full scans; nobody may write meanwhile."""
+        snapshot = graph.snapshot()
+        rows = {type: tuple(snapshot.table(type).to_pylist()) for type in ROW_TYPES}
+        return cls(rows, tuple(reversed(graph.history())), tuple(reversed(graph.recoveries())))

@@ -1,0 +1,143 @@
+"""The history of a run: one line of JSON for each thing that a writer did or saw, in a file of its own.
+
+A line is written in one piece before the writer goes on, so a writer that is killed leaves a whole history but for,
+perhaps, its last line. Times come from the monotonic clock, which all processes of one host share.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from omniray.coordinator.stress.operation import TypeName, Write
+from omniray.engine.errors import InputError
+
+NOBODY = -1
+"""The writer of an event that is no writer's: what was done to the system from outside."""
+
+UNTYPED = "untyped"
+"""The kind of an exception that is no `OmnirayError`, which nothing should ever raise."""
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    at_ns: int
+    writer: int
+
+
+class Invoked(_Event, frozen=True, tag="invoke", kw_only=True):
+    """A write is about to be sent."""
+
+    write: Write
+
+    @property
+    def txn_id(self) -> str:
+        return self.write.txn_id
+
+
+class Succeeded(_Event, frozen=True, tag="ok", kw_only=True):
+    """A write came back; without a commit id it had no effect."""
+
+    txn_id: str
+    commit_id: str | None
+    nodes: int
+    edges: int
+    repeated: bool
+
+
+class Failed(_Event, frozen=True, tag="fail", kw_only=True):
+    """A write was refused, or could not be tried: it is told as not committed."""
+
+    txn_id: str
+    kind: str
+    retry: str
+    message: str
+
+
+class Unclear(_Event, frozen=True, tag="unknown", kw_only=True):
+    """A write may or may not have landed."""
+
+    txn_id: str
+    kind: str
+    message: str
+
+
+class Read(_Event, frozen=True, tag="read", kw_only=True):
+    """What a snapshot showed: how many rows, and a digest of the rows that are found by each of the names."""
+
+    began_ns: int
+    commit_id: str
+    names: tuple[str, ...]
+    counts: dict[TypeName, int]
+    digests: dict[TypeName, dict[str, str]]
+
+
+class Unread(_Event, frozen=True, tag="unread", kw_only=True):
+    """A snapshot could not be read."""
+
+    kind: str
+    retry: str
+    message: str
+
+
+class Disturbed(_Event, frozen=True, tag="disturb", kw_only=True):
+    """Somebody killed a process or broke the store, to see what happens."""
+
+    what: Literal["kill", "fault"]
+    target: str
+
+
+Event: TypeAlias = Invoked | Succeeded | Failed | Unclear | Read | Unread | Disturbed
+Outcome: TypeAlias = Succeeded | Failed | Unclear
+
+# Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
+_decode = msgspec.json.Decoder(Event).decode
+
+
+def line_of(event: Event) -> str:
+    """The event as it stands in a history."""
+    return msgspec.json.encode(event).decode()
+
+
+class HistoryFile:
+    """The history that one writer appends to; each line is in the file when `append` returns."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self._file = Path(path).open("xb", buffering=0)  # noqa: SIM115 - closed by `__exit__`
+        except FileExistsError as error:
+            raise InputError(f"there is a history at {path} already: give every writer a file of its own") from error
+
+    def append(self, event: Event) -> None:
+        self._file.write(f"{line_of(event)}\n".encode())
+
+    def __enter__(self) -> HistoryFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def read_history(path: str | os.PathLike[str]) -> list[Event]:
+    """The events of one writer; a last line that was torn by its death is left out."""
+    *whole, _torn = Path(path).read_bytes().split(b"\n")
+    return [_event(line, f"{path}, line {number}") for number, line in enumerate(whole, start=1)]
+
+
+def merge_histories(histories: Iterable[Iterable[Event]]) -> tuple[Event, ...]:
+    """The events of all writers in the order of time; those of one writer keep their order."""
+    return tuple(sorted((event for events in histories for event in events), key=lambda event: event.at_ns))
+
+
+def _event(line: bytes, where: str) -> Event:
+    try:
+        event: Event = _decode(line)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{where} is no event of a history: {error}; check what wrote to the file") from error
+    return event

@@ -1,0 +1,156 @@
+"""One writer of the stress test: takes the steps of its workload one after the other and writes down how each went."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+
+import pyarrow.compute as pc
+
+from omniray.coordinator.stress.history import (
+    UNTYPED,
+    Failed,
+    HistoryFile,
+    Invoked,
+    Outcome,
+    Read,
+    Succeeded,
+    Unclear,
+    Unread,
+)
+from omniray.coordinator.stress.model import digest_of
+from omniray.coordinator.stress.operation import (
+    ROW_TYPES,
+    StressedGraph,
+    TypeName,
+    Write,
+    decided_on,
+    found_by,
+    row_of,
+)
+from omniray.coordinator.stress.workload import Look, Submit, steps
+from omniray.engine.errors import OmnirayError
+from omniray.engine.snapshot import Snapshot
+
+NS_PER_S = 1_000_000_000
+
+
+def run_writer(
+    graph: StressedGraph,
+    *,
+    seed: int,
+    writer_no: int,
+    history_path: str | os.PathLike[str],
+    ops: int | None = None,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Work on a graph for so many steps or seconds, or until `stop` says so, whichever comes first.
+
+    Errors of the graph are part of the history and end nothing. A writer that is started again after its death takes
+    a number and a file of its own: with its old number it would append its old keys.
+    """
+    ends_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
+    with HistoryFile(history_path) as history:
+        writer = _Writer(graph, writer_no, history)
+        for step in itertools.islice(steps(seed, writer_no, _now_ms), ops):
+            if stop() or (ends_ns is not None and time.monotonic_ns() >= ends_ns):
+                return
+            match step:
+                case Submit(write, strictly=True):
+                    writer.submit_strictly(write)
+                case Submit(write):
+                    writer.submit(write)
+                case Look(names):
+                    writer.look(names)
+
+
+class _Writer:
+    def __init__(self, graph: StressedGraph, number: int, history: HistoryFile) -> None:
+        self._graph, self._number, self._history = graph, number, history
+
+    def submit(self, write: Write) -> None:
+        """Send a write; if nobody can say what became of it, ask once more with the same id, as a caller would."""
+        if isinstance(self._send(write), Unclear):
+            self._send(write)
+
+    def submit_strictly(self, write: Write) -> None:
+        """Send a write that names the versions of a snapshot taken just now; there is none if that can't be read."""
+        snapshot = self.look(tuple(sorted(write.names)))
+        if snapshot is not None:
+            self.submit(decided_on(write, snapshot.commit_id, snapshot.versions))
+
+    def look(self, names: tuple[str, ...]) -> Snapshot | None:
+        """Read what is found by the names, all from one snapshot."""
+        began_ns = time.monotonic_ns()
+        try:
+            snapshot = self._graph.snapshot()
+            digests = {type: _digests(snapshot, type, names) for type in ROW_TYPES}
+        except Exception as error:
+            kind, retry = _named(error)
+            self._history.append(
+                Unread(at_ns=time.monotonic_ns(), writer=self._number, kind=kind, retry=retry, message=_text(error))
+            )
+            return None
+        self._history.append(
+            Read(
+                at_ns=time.monotonic_ns(),
+                writer=self._number,
+                began_ns=began_ns,
+                commit_id=snapshot.commit_id,
+                names=names,
+                counts={type: snapshot.count(type) for type in ROW_TYPES},
+                digests=digests,
+            )
+        )
+        return snapshot
+
+    def _send(self, write: Write) -> Outcome:
+        self._history.append(Invoked(at_ns=time.monotonic_ns(), writer=self._number, write=write))
+        outcome = self._outcome(write)
+        self._history.append(outcome)
+        return outcome
+
+    def _outcome(self, write: Write) -> Outcome:
+        """What the graph answers; an error of no known type says nothing about what became of the write."""
+        try:
+            result = write.apply(self._graph)
+        except Exception as error:
+            at_ns, (kind, retry) = time.monotonic_ns(), _named(error)
+            if retry == "unknown":
+                return Unclear(at_ns=at_ns, writer=self._number, txn_id=write.txn_id, kind=kind, message=_text(error))
+            return Failed(
+                at_ns=at_ns, writer=self._number, txn_id=write.txn_id, kind=kind, retry=retry, message=_text(error)
+            )
+        return Succeeded(
+            at_ns=time.monotonic_ns(),
+            writer=self._number,
+            txn_id=write.txn_id,
+            commit_id=result.commit_id,
+            nodes=result.affected_nodes,
+            edges=result.affected_edges,
+            repeated=result.repeated,
+        )
+
+
+def _digests(snapshot: Snapshot, type: TypeName, names: tuple[str, ...]) -> dict[str, str]:
+    """A digest of the rows that are found by each name; there is none where there are no rows."""
+    column = found_by(type)
+    rows = snapshot.table(type, filter=pc.field(column).isin(list(names))).to_pylist()
+    found = {name: [row_of(type, row) for row in rows if row[column] == name] for name in names}
+    return {name: digest_of(rows) for name, rows in found.items() if rows}
+
+
+def _named(error: Exception) -> tuple[str, str]:
+    """The kind of an error and what it says about a second try."""
+    return (error.kind, error.retry) if isinstance(error, OmnirayError) else (UNTYPED, "unknown")
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, OmnirayError) else f"{type(error).__name__}: {error}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

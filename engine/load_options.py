@@ -1,0 +1,34 @@
+"""How a load is to be done: what its records do to those that exist, and what becomes of records that are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from omniray.engine.errors import InputError
+from omniray.engine.mode import Mode
+
+
+class OnError(StrEnum):
+    """What a record that is refused does to the load: ends it, or is set aside."""
+
+    FAIL = "fail"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    mode: Mode
+    on_error: OnError
+    rejects: Path | None
+
+    @classmethod
+    def checked(cls, mode: str, on_error: str, rejects: str | Path | None) -> LoadOptions:
+        if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE):
+            raise InputError(f"no load mode {mode!r}: use append, merge or overwrite")
+        if on_error not in set(OnError):
+            raise InputError(f"no on_error {on_error!r}: use fail or reject")
+        if (on_error == OnError.REJECT) != (rejects is not None):
+            raise InputError("on_error='reject' and a file for the rejected records go together: give rejects=PATH")
+        return cls(Mode(mode), OnError(on_error), None if rejects is None else Path(rejects))

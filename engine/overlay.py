@@ -1,0 +1,186 @@
+"""A state with writes laid over it that are not committed yet: what the next write of a round is judged on.
+
+The writes of a round go into one version per table. Each is resolved on top of those before it, as if they had been
+committed one by one: it meets their rows, and not those that they removed. A pending row has an address too, one that
+no table gives out, so that a later write can replace it like any other row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.mode import Mode
+from omniray.engine.pinned import ROWADDR, State
+from omniray.engine.schema import ID, ElementType, Schema
+from omniray.engine.tables import NOTHING_REPLACED, StagedRows
+from omniray.engine.write import TableWrite
+
+PENDING_ADDRESS = 1 << 63
+"""Where the addresses of pending rows begin: Lance counts fragments in 32 bits, and uses up no half of them."""
+
+
+class _PendingTable:
+    """What the writes so far do to one table: rows that came, and pinned rows that went."""
+
+    def __init__(self, type: ElementType) -> None:
+        self.type = type
+        self.emptied = False  # by an overwrite: no pinned row is left
+        self.gone: dict[str, int] = {}  # pinned rows that went, by id, with their addresses
+        self.places: dict[str, int] = {}  # pending rows that are left, by id, with their positions
+        self.writers: dict[str, str] = {}  # who wrote a pending row, by its id
+        self._chunks: list[pa.Table] = []
+        self._count = 0  # of all rows that came
+        self.staged: StagedRows | None = None
+
+    def take(self, write: TableWrite, writer: str) -> None:
+        if write.mode is Mode.OVERWRITE:
+            self.emptied = True
+            self.gone, self.places, self.writers = {}, {}, {}
+        for id, address in zip(*_columns(write.replaced, ID, ROWADDR), strict=True):
+            if address < PENDING_ADDRESS:
+                self.gone[id] = address
+            else:
+                del self.places[id]
+        if isinstance(write.rows, StagedRows):
+            self.staged = write.rows
+            return
+        ids = write.rows[ID].to_pylist()
+        self.places.update(zip(ids, range(self._count, self._count + len(ids)), strict=True))
+        self.writers.update(dict.fromkeys(ids, writer))
+        self._chunks.append(write.rows)
+        self._count += len(ids)
+
+    def rows(self) -> pa.Table:
+        """The pending rows that are left, in the order in which they came."""
+        if not self._chunks:
+            return self.type.arrow.empty_table()
+        self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
+        positions = np.fromiter(self.places.values(), np.int64, len(self.places))
+        return self._chunks[0] if len(positions) == self._count else self._chunks[0].take(np.sort(positions))
+
+    def located(self, columns: Sequence[str]) -> pa.Table:
+        """The pending rows with their addresses."""
+        rows = self.rows()
+        places = np.sort(np.fromiter(self.places.values(), np.uint64, len(self.places)))
+        return rows.select(columns).append_column(ROWADDR, pa.array(places + np.uint64(PENDING_ADDRESS)))
+
+    def matching(self, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        """The pending rows whose column is one of the values, with their addresses."""
+        if column == ID and set(columns) <= {ID}:  # every keyed write asks this: no row needs to be touched
+            found = {id: self.places[id] + PENDING_ADDRESS for id in values.to_pylist() if id in self.places}
+            return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
+        rows = self.located(list(dict.fromkeys((*columns, column))))
+        return rows.filter(pc.is_in(rows[column], value_set=values)).select([*columns, ROWADDR])
+
+    def write(self) -> TableWrite:
+        """All of it as one write."""
+        gone = pa.table({ID: pa.array(self.gone, pa.string()), ROWADDR: pa.array(self.gone.values(), pa.uint64())})
+        rows = self.staged or self.rows()
+        if self.emptied:
+            return TableWrite(Mode.OVERWRITE, rows, NOTHING_REPLACED)
+        if not self.gone:
+            return TableWrite(Mode.APPEND, rows, NOTHING_REPLACED)
+        mode = Mode.MERGE if self.staged or self.places else Mode.DELETE
+        return TableWrite(mode, rows, gone)
+
+    def is_void(self) -> bool:
+        """Whether nothing is left to do: every row that came has gone again."""
+        return not (self.emptied or self.gone or self.places or self.staged)
+
+
+class Overlay:
+    """The state after some writes that are not committed yet."""
+
+    def __init__(self, state: State, schema: Schema) -> None:
+        self._state, self._schema = state, schema
+        self._pending: dict[str, _PendingTable] = {}
+
+    def take(self, tables: Mapping[str, TableWrite], writer: str) -> None:
+        """Lay a resolved write over everything so far; `writer` is its commit id."""
+        for key, write in tables.items():
+            if key not in self._pending:
+                self._pending[key] = _PendingTable(self._schema.by_table_key[key])
+            self._pending[key].take(write, writer)
+
+    def writes(self) -> dict[str, TableWrite]:
+        """What all of them together do to each table, as one write."""
+        return {key: pending.write() for key, pending in self._pending.items() if not pending.is_void()}
+
+    def writer_of(self, table_key: str, id: str) -> str | None:
+        """Which of the writes brought a row that is there now."""
+        pending = self._pending.get(table_key)
+        return pending.writers[id] if pending is not None and id in pending.places else None
+
+    # As a state
+
+    def version(self, table_key: str) -> int:
+        """The version that the table will have; the writes of a round make one together."""
+        return self._state.version(table_key) + (1 if table_key in self._pending else 0)
+
+    def count(self, table_key: str) -> int:
+        pending = self._pending.get(table_key)
+        if pending is None:
+            return self._state.count(table_key)
+        pinned = 0 if pending.emptied else self._state.count(table_key) - len(pending.gone)
+        return pinned + len(pending.places)
+
+    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
+        pending = self._pending.get(table_key)
+        if pending is None:
+            return self._state.existing(table_key, ids)
+        found = [id for id in ids.to_pylist() if id in pending.places]
+        if pending.emptied:
+            return pa.array(found, pa.string())
+        pinned = self._state.existing(table_key, ids).to_pylist()
+        return pa.array([*found, *(id for id in pinned if id not in pending.gone)], pa.string())
+
+    def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        pending = self._pending.get(table_key)
+        if pending is None:
+            return self._state.matching(table_key, column, values, columns)
+        found = pending.matching(column, values, columns)
+        if pending.emptied:
+            return found
+        pinned = self._state.matching(table_key, column, values, list(dict.fromkeys((*columns, ID))))
+        return pa.concat_tables([_left(pinned, pending).select(found.column_names), found])
+
+    def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
+        pending = self._pending.get(table_key)
+        if pending is None:
+            return self._state.scan(table_key, columns)
+        rows = pending.located(columns)
+        return pa.RecordBatchReader.from_batches(rows.schema, self._scanned(table_key, columns, pending, rows))
+
+    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        pending = self._pending.get(table_key)
+        if pending is None:
+            return self._state.select(table_key, columns, where)
+        found = pending.rows().filter(where).select(columns)
+        if pending.emptied or self._state.count(table_key) == 0:
+            return found
+        pinned = self._state.select(table_key, list(dict.fromkeys((*columns, ID))), where)
+        return pa.concat_tables([_left(pinned, pending).select(columns), found])
+
+    def _scanned(
+        self, table_key: str, columns: Sequence[str], pending: _PendingTable, rows: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
+        if not pending.emptied:
+            for batch in self._state.scan(table_key, list(dict.fromkeys((*columns, ID)))):
+                left = _left(pa.Table.from_batches([batch]), pending).select(rows.column_names)
+                yield from left.cast(rows.schema).to_batches()
+        yield from rows.to_batches()
+
+
+def _left(pinned: pa.Table, pending: _PendingTable) -> pa.Table:
+    """Those of the pinned rows that no pending write has removed."""
+    if not pending.gone:
+        return pinned
+    return pinned.filter(pc.invert(pc.is_in(pinned[ID], value_set=pa.array(pending.gone, pa.string()))))
+
+
+def _columns(table: pa.Table, *names: str) -> list[list[object]]:
+    return [table[name].to_pylist() for name in names]

@@ -1,0 +1,185 @@
+"""A write as it travels from a client to whoever commits it: plain values, made exact where they arrive.
+
+    LoadRequest       few rows: they travel along, checked already, with their keys
+    MutationRequest   a query and its parameters
+    PreparedRequest   a large load: its rows are staged, and it was judged on a state that must not have moved since
+
+A client checks everything that needs no state before it sends a request, so a refusal that comes back is about the
+graph and not about the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from omniray.engine.constraints import LOOKUP_KEYS_MAX, judge
+from omniray.engine.errors import Moved
+from omniray.engine.keylog import KeyLog, PackedKeys
+from omniray.engine.load_options import LoadOptions, OnError
+from omniray.engine.mode import Mode
+from omniray.engine.mutate import MutationIntent
+from omniray.engine.pinned import State
+from omniray.engine.records import as_error
+from omniray.engine.row_sink import INLINE_ROWS_MAX, edited
+from omniray.engine.schema import DST, ID, SRC, EdgeType, Schema
+from omniray.engine.tables import NOTHING_REPLACED, StagedRows
+from omniray.engine.verdict import TableVerdict
+from omniray.engine.write import Affected, Author, Resolution, TableWrite, as_rejection
+
+_MUTATION_BYTES = 1024  # what a query is taken to weigh beside its parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every request says of itself. The commit id is also its idempotency key."""
+
+    commit_id: str
+    kind: str
+    author: Author
+    expected_versions: Mapping[str, int]
+    payload_hash: str
+    schema_hash: str
+
+
+class Request(Protocol):
+    """A write that was sent."""
+
+    @property
+    def header(self) -> Header: ...
+
+    @property
+    def rows(self) -> int:
+        """How many rows travel with it."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether it shares a round with no other write."""
+
+    def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
+        """For each table the ids that judging it will ask for, as far as that is known before."""
+
+    def resolve(self, state: State, schema: Schema) -> Resolution: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """A load whose rows travel along."""
+
+    header: Header
+    options: LoadOptions
+    rejected: int  # records that were refused while they were read
+    keys: PackedKeys
+    tables: Mapping[str, pa.Table]
+    alone: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(table.num_rows for table in self.tables.values())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(table.nbytes for table in self.tables.values())
+
+    def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
+        for key, (mode, keys) in self.keys.tables.items():
+            if mode is not Mode.OVERWRITE:
+                yield key, keys[ID].combine_chunks().drop_null()
+            type = schema.by_table_key[key]
+            if isinstance(type, EdgeType):
+                yield schema.type(type.source).table_key, keys[SRC].combine_chunks()
+                yield schema.type(type.target).table_key, keys[DST].combine_chunks()
+
+    def resolve(self, state: State, schema: Schema) -> Resolution:
+        with KeyLog.unpacked(schema, self.keys) as log:
+            return resolve_load(
+                log, schema, state, self.options, self.rejected, self._rows_left, lookup_keys_max=INLINE_ROWS_MAX
+            )
+
+    def _rows_left(self, table_key: str, verdict: TableVerdict) -> pa.Table:
+        return edited(self.tables[table_key], 0, verdict.dropped.to_numpy(), verdict.adopted)
+
+
+@dataclass(frozen=True, slots=True)
+class MutationRequest:
+    """A query with its parameters; `now` is the client's."""
+
+    header: Header
+    text: str
+    params: Mapping[str, Any]
+    name: str | None
+    now: datetime
+    rows: int = 1
+    alone: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return _MUTATION_BYTES + len(self.text)
+
+    def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
+        yield from ()
+
+    def resolve(self, state: State, schema: Schema) -> Resolution:
+        header = self.header
+        intent = MutationIntent.of(
+            self.text, self.params, schema, header.author, header.expected_versions,
+            name=self.name, now=self.now, txn_id=header.commit_id,
+        )  # fmt: skip
+        return intent.resolve(state)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A load whose rows are staged already. Its resolution holds as long as the tables it was judged on stand still."""
+
+    header: Header
+    resolution: Resolution
+    judged_on: Mapping[str, int]  # the version of each table that was consulted or is touched
+    rows: int = 1
+    size_bytes: int = 0
+    alone: bool = True
+
+    def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
+        yield from ()
+
+    def resolve(self, state: State, schema: Schema) -> Resolution:
+        for table_key, version in self.judged_on.items():
+            if state.version(table_key) != version:
+                raise Moved(f"{table_key} has moved since the load was judged", table_key=table_key)
+        return self.resolution
+
+
+def resolve_load(
+    log: KeyLog,
+    schema: Schema,
+    state: State,
+    options: LoadOptions,
+    rejected: int,
+    rows_of: Callable[[str, TableVerdict], pa.Table | StagedRows],
+    *,
+    lookup_keys_max: int = LOOKUP_KEYS_MAX,
+) -> Resolution:
+    """Judge a load on a state; `rows_of` gives the rows of a table that the verdict leaves."""
+    verdict = judge(log, schema, state, reject=options.on_error is OnError.REJECT, lookup_keys_max=lookup_keys_max)
+    if verdict.refusal is not None:
+        raise as_error(as_rejection(verdict.refusal))
+    overwrites = options.mode is Mode.OVERWRITE
+    tables = {
+        key: TableWrite(options.mode, rows_of(key, found), NOTHING_REPLACED if overwrites else found.replaced)
+        for key, found in verdict.tables.items()
+    }
+    changed = {key: write for key, write in tables.items() if overwrites or _row_count(write.rows)}
+    strictly = frozenset(changed) if overwrites else frozenset()
+    unfit = verdict.violations
+    return Resolution(changed, Affected.by(verdict), strictly, rejected + len(unfit), unfit)
+
+
+def _row_count(rows: pa.Table | StagedRows) -> int:
+    return rows.rows if isinstance(rows, StagedRows) else int(rows.num_rows)

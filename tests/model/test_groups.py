@@ -1,0 +1,241 @@
+"""Writes in groups against the same writes one by one: the same answers, the same rows, the same history.
+
+One graph takes random writes through an embedded handle, each as a commit of its own; the other takes them in the same
+order through a publisher, in rounds of random sizes. Whoever reads the two must not be able to tell them apart, but for
+the numbers of table versions: a round makes one of each table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import omniray
+from omniray.coordinator import conflicts
+from omniray.coordinator.conflicts import WriteAnswer
+from omniray.engine import constraints, identity, keylog, mutate, overlay, state, tables
+from omniray.engine.identity import new_ulid
+from omniray.engine.request import Request
+from omniray.engine.schema import ID, Schema
+from omniray.engine.schema_printer import print_schema
+from omniray.engine.store import open_store
+from tests.coordination import Service, Told, serving
+from tests.model.graph_model import GraphModel, Row
+from tests.model.graph_writes import LoadCall, MutateCall, first_loads, loads, mutations
+from tests.model.test_graph import rows_of
+from tests.strategies import schemas
+
+# A long run: GROUPS_EXAMPLES=2000 pytest tests/model/test_groups.py
+EXAMPLES = int(os.environ.get("GROUPS_EXAMPLES", "8"))
+GROUPS = int(os.environ.get("GROUPS_PER_EXAMPLE", "3"))
+
+_SIZES = st.sampled_from((1, 2, 3, 5, 8))
+_KIND = st.sampled_from(("load", "load", "mutate", "mutate"))
+_EXPECTED = st.sampled_from((None,) * 6 + ("now", "older"))
+_ON_ERROR = st.sampled_from(("fail", "fail", "fail", "reject"))
+
+Call = LoadCall | MutateCall
+
+
+@dataclass(frozen=True)
+class Write:
+    """A call, what it says of the version of one table, and what it does with records that are refused."""
+
+    call: Call
+    on_error: str = "fail"
+    expects: tuple[str, str] | None = None  # a table, and whether it is said to be as it is now or as it was before
+
+    def expected(self, now: Mapping[str, int]) -> dict[str, int]:
+        """The expectation in numbers: versions count rounds here and writes there."""
+        if self.expects is None:
+            return {}
+        table_key, which = self.expects
+        return {table_key: now[table_key] - (which == "older")}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a write is told, as far as it does not depend on who else is in its round."""
+
+    error: str = ""
+    committed: bool = False
+    affected: tuple[int, int] = (0, 0)
+    rejected: int = 0
+
+    @classmethod
+    def of(cls, told: omniray.WriteResult | Told) -> Answer:
+        if isinstance(told, omniray.OmnirayError):
+            return cls(error=told.kind)
+        result = told.result if isinstance(told, WriteAnswer) else told
+        affected = (result.affected_nodes, result.affected_edges)
+        return cls("", result.commit_id is not None, affected, result.rejected)
+
+
+class TwoGraphs:
+    """The same schema twice: one graph that is written to one by one, one in rounds."""
+
+    def __init__(self, folder: Path, schema: str, things: ExitStack) -> None:
+        self._rejects = folder / "rejects.jsonl"
+        self.alone = things.enter_context(omniray.init(folder / "alone", schema=schema))
+        omniray.init(folder / "grouped", schema=schema).close()
+        self._grouped_uri = str(folder / "grouped")
+        self.service: Service = things.enter_context(serving(open_store(self._grouped_uri)))
+        self._group = 0
+
+    @property
+    def model(self) -> GraphModel:
+        """What there is now, for those who draw the next write."""
+        snapshot = self.alone.snapshot()
+        held = {type.name: _by_id(snapshot.table(type.name).to_pylist()) for type in self.schema}
+        return GraphModel(self.schema, held)
+
+    @property
+    def schema(self) -> Schema:
+        return self.alone.schema
+
+    def write_group(self, draw_writes: Iterator[Write]) -> None:
+        """Write one by one, then all of it as one round, and compare everything that anybody can see."""
+        self._group += 1
+        began = self._versions()
+        grouped_versions = self._grouped_versions()
+        ids: list[str] = []
+        answers: list[Answer] = []
+        versions: list[dict[str, int]] = []
+        writes: list[Write] = []
+        with _same_ids(self._group):
+            for write in draw_writes:
+                now = self._versions()
+                moved = {key: int(now[key] > began[key]) for key in now}
+                versions.append({key: grouped_versions[key] + moved[key] for key in now})
+                writes.append(write)
+                ids.append(new_ulid())
+                answers.append(self._write_alone(write, ids[-1], write.expected(now)))
+        with _same_ids(self._group):
+            prepared = [self._prepared(*each) for each in zip(writes, ids, versions, strict=True)]
+            sent = [one for one in prepared if not isinstance(one, omniray.OmnirayError)]
+            judged = iter(self.service.in_one_round(sent))
+            told = [one if isinstance(one, omniray.OmnirayError) else next(judged) for one in prepared]
+        assert [Answer.of(one) for one in told] == answers
+        self.compare()
+
+    def _write_alone(self, write: Write, txn_id: str, expected: dict[str, int]) -> Answer:
+        try:
+            return Answer.of(self._call_alone(write, txn_id, expected))
+        except omniray.OmnirayError as error:
+            return Answer.of(error)
+
+    def _call_alone(self, write: Write, txn_id: str, expected: dict[str, int]) -> omniray.WriteResult:
+        call = write.call
+        if isinstance(call, MutateCall):
+            return self.alone.mutate(call.text, call.params, txn_id=txn_id, expected_versions=expected)
+        return self.alone.load(
+            call.source, mode=call.mode, type=call.type, txn_id=txn_id, expected_versions=expected, **self._how(write)
+        )
+
+    def _prepared(self, write: Write, txn_id: str, now: Mapping[str, int]) -> Request | omniray.OmnirayError:
+        """The write as a client sends it, or what keeps it from being sent."""
+        call, expected = write.call, write.expected(now)
+        if isinstance(call, MutateCall):
+            return self.service.mutation(call.text, call.params, txn_id=txn_id, expected_versions=expected)
+        try:
+            return self.service.load_request(
+                call.source, mode=call.mode, type=call.type, txn_id=txn_id, expected_versions=expected,
+                **self._how(write),
+            )  # fmt: skip
+        except omniray.OmnirayError as error:
+            return error
+
+    def _how(self, write: Write) -> dict[str, Any]:
+        return {"on_error": "reject", "rejects": self._rejects} if write.on_error == "reject" else {}
+
+    def compare(self) -> None:
+        """The same commits in the same order, and the same rows."""
+        with omniray.open(self._grouped_uri, read_only=True) as grouped:
+            mine, theirs = (
+                [(e.commit_id, e.nodes, e.edges, e.rejected) for e in graph.history()[:-1]]
+                for graph in (grouped, self.alone)
+            )
+            assert mine == theirs, "the history differs"
+            snapshots = (grouped.snapshot(), self.alone.snapshot())
+            for type in self.schema:
+                in_rounds, one_by_one = (rows_of(snapshot.table(type.name)) for snapshot in snapshots)
+                assert in_rounds == one_by_one, f"{type.name} differs"
+                assert snapshots[0].count(type.name) == len(one_by_one)
+
+    def _versions(self) -> dict[str, int]:
+        return dict(self.alone.snapshot().versions)
+
+    def _grouped_versions(self) -> dict[str, int]:
+        return {key: pin.version for key, pin in self.service.newest.pins.items()}
+
+
+def _by_id(rows: Sequence[dict[str, Any]]) -> dict[str, Row]:
+    return {row.pop(ID): row for row in rows}
+
+
+@contextmanager
+def _same_ids(group: int) -> Iterator[None]:
+    """Rows without a key get the same ids whichever way a group is written, since later writes speak of them."""
+    loaded, inserted = itertools.count(), itertools.count()
+
+    def randomness(size: int) -> bytes:
+        return hashlib.sha256(f"load {group} {next(loaded)}".encode()).digest()[:size]
+
+    def ulid() -> str:
+        number = int.from_bytes(hashlib.sha256(f"insert {group} {next(inserted)}".encode()).digest()[:5])
+        return f"{number:026d}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity.fill_ids, "__kwdefaults__", {"clock": lambda: 1.0, "randomness": randomness})
+        patch.setattr(mutate, "new_ulid", ulid)
+        yield
+
+
+def _small_limits(patch: pytest.MonkeyPatch) -> None:
+    """Take a few rows for many: no ids in memory, keys spilled and joined, tails never folded."""
+    patch.setattr(keylog, "BUFFER_BYTES_MAX", 1)
+    patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
+    patch.setattr(tables, "TAIL_ROWS_MAX", 2)
+    patch.setattr(tables, "_RANGES_MAX", 0)
+    patch.setattr(constraints.judge, "__kwdefaults__", {"reject": False, "lookup_keys_max": 1})
+
+
+@pytest.mark.parametrize("limits", [lambda patch: None, _small_limits], ids=["as they are", "all exceeded"])
+@settings(max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(schema=schemas(edges=(1, 2), annotations=False).map(print_schema), data=st.data())
+def test_writes_in_rounds_are_answered_and_applied_as_if_they_came_one_by_one(
+    limits: Callable[[pytest.MonkeyPatch], None], schema: str, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, ExitStack() as things:
+        limits(patch)
+        graphs = TwoGraphs(Path(folder), schema, things)
+        graphs.write_group(_first_writes(data, graphs))
+        for _ in range(GROUPS):
+            graphs.write_group(_drawn(data, graphs, data.draw(_SIZES)))
+
+
+def _first_writes(data: st.DataObject, graphs: TwoGraphs) -> Iterator[Write]:
+    for type in graphs.schema:
+        yield Write(data.draw(first_loads(graphs.model, type)))
+
+
+def _drawn(data: st.DataObject, graphs: TwoGraphs, count: int) -> Iterator[Write]:
+    """Each is drawn when those before it are through, so that it speaks of what they left."""
+    for _ in range(count):
+        model = graphs.model
+        is_load = data.draw(_KIND) == "load"
+        call = data.draw(loads(model) if is_load else mutations(model))
+        which = data.draw(_EXPECTED)
+        table_key = data.draw(st.sampled_from([type.table_key for type in graphs.schema])) if which else ""
+        yield Write(call, data.draw(_ON_ERROR), (table_key, which) if which else None)
