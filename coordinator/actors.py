@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from zlib import crc32
 from omniray.coordinator.cluster import NAMESPACE, Place, Storage, find, ray
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.gauges import Rates
+from omniray.coordinator.metrics import ExportedGauges
 from omniray.coordinator.publisher import Publisher, Remark
 from omniray.coordinator.reconciler import Finalised, Mouth, Reconciler
 from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
@@ -43,6 +45,7 @@ log = logging.getLogger("omniray")
 WRITES_MAX = 50_000
 QUEUE_THREADS = 8
 CALL_TIMEOUT_S = 120.0
+BEGIN_PAUSE_S_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +189,11 @@ class ReconcilerActor:
         self._reconciler.close()
 
     def _ask_newest(self) -> CommitObject:
-        newest: CommitObject = self._ask(lambda publisher: publisher.newest.remote())
+        newest: CommitObject = self._ask(lambda publisher: publisher.newest.options(concurrency_group="admin").remote())
         return newest
 
     def _say(self, remark: Remark) -> None:
-        self._ask(lambda publisher: publisher.remark.remote(remark))
+        self._ask(lambda publisher: publisher.remark.options(concurrency_group="admin").remote(remark))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         module = ray()
@@ -217,6 +220,7 @@ class PublisherActor:
         self._queues = RemoteQueues(place, storage, queue_owners)
         self._finalised = Finalised(0, {})
         self._reconciler: Any = None
+        self._gauges = ExportedGauges(storage.uri, place.branch)
         self._open()
 
     def _open(self) -> None:
@@ -232,8 +236,23 @@ class PublisherActor:
         self._publisher = Publisher(
             self._store, self._tip, Lineage(self._log, manifest, self._tip.refresh), Sidecars(self._store),
             self._schema, self._state.schema_hash, self._queues, self._landed,
-            branch=str(MAIN_BRANCH), owner=self._owner,
+            branch=str(MAIN_BRANCH), owner=self._owner, on_ended=self._ended, gauges=self._gauges,
         )  # fmt: skip
+
+    def _ended(self, error: OmnirayError) -> None:
+        """Begin anew, unless somebody else has taken over: then this actor only says so, to whoever asks."""
+        if not isinstance(error, Fenced):
+            threading.Thread(target=self._begin_anew, name="omniray-begin-anew", daemon=True).start()
+
+    def _begin_anew(self) -> None:
+        pause_s = 0.1
+        while True:
+            try:
+                return self._open()
+            except OmnirayError as error:
+                log.warning("event=begin_failed error=%s", error)
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, BEGIN_PAUSE_S_MAX)
 
     # Writes
 

@@ -8,7 +8,7 @@ tenant that sends large writes, or very many, gets no more of a round than one t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 ROW_COST = 1
@@ -25,6 +25,7 @@ class Ticket:
     rows: int
     size_bytes: int
     alone: bool = False  # shares a round with no other write
+    tables: frozenset[str] | None = None  # that it may touch; None if that is known only when it is judged
     attempts: int = 0  # rounds that it has been in already
 
     @property
@@ -71,22 +72,24 @@ class TenantQueue:
             self._leave_if_empty(found.tenant)
         return found
 
-    def take(self, limits: RoundLimits) -> list[Ticket]:
-        """The writes of the next round, at least one if any wait."""
+    def take(self, limits: RoundLimits, is_blocked: Callable[[Ticket], bool] = lambda ticket: False) -> list[Ticket]:
+        """The writes of the next round, at least one if any may go; a blocked one holds up its tenant's others."""
         taken: list[Ticket] = []
         room = limits
-        while self._waiting:
+        while any(not is_blocked(waiting[0]) for waiting in self._waiting.values()):
             tenant = next(iter(self._waiting))
             self._credit[tenant] = self._credit.get(tenant, 0) + QUANTUM
-            room, is_full = self._take_turn(tenant, taken, room)
+            room, is_full = self._take_turn(tenant, taken, room, is_blocked)
             if is_full:
                 break
         return taken
 
-    def _take_turn(self, tenant: str, taken: list[Ticket], room: RoundLimits) -> tuple[RoundLimits, bool]:
+    def _take_turn(
+        self, tenant: str, taken: list[Ticket], room: RoundLimits, is_blocked: Callable[[Ticket], bool]
+    ) -> tuple[RoundLimits, bool]:
         """One tenant's turn: the room that is left, and whether the round is full."""
         waiting = self._waiting[tenant]
-        while waiting and waiting[0].cost <= self._credit[tenant]:
+        while waiting and waiting[0].cost <= self._credit[tenant] and not is_blocked(waiting[0]):
             left = _room_after(room, waiting[0])
             stands_alone = waiting[0].alone and taken
             if taken and (left is None or stands_alone):
@@ -96,6 +99,7 @@ class TenantQueue:
             taken.append(ticket)
             self._credit[tenant] -= ticket.cost
             if left is None or ticket.alone:
+                self._credit[tenant] = 0  # a round of one's own is a whole turn: what is left of it is not saved up
                 self._to_the_end(tenant)
                 return room, True
             room = left

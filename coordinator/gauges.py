@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 RECENT_ROUNDS = 512
 RECENT_S = 10.0
@@ -34,17 +34,17 @@ class Rates:
     put_ms: float = 0.0
 
 
-@dataclass(slots=True)
 class Gauges:
     """Counts since the publisher began, and its last rounds."""
 
-    rounds: int = 0
-    commits: int = 0
-    refusals: Counter[str] = field(default_factory=Counter)
-    _rounds: deque[_Round] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
-    _judge_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
-    _stage_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.commits = 0
+        self.refusals: Counter[str] = Counter()
+        self._rounds: deque[_Round] = deque(maxlen=RECENT_ROUNDS)
+        self._judge_s: deque[float] = deque(maxlen=RECENT_ROUNDS)
+        self._stage_s: deque[float] = deque(maxlen=RECENT_ROUNDS)
+        self._lock = threading.Lock()
 
     def judged(self, seconds: float) -> None:
         with self._lock:

@@ -128,11 +128,13 @@ class Publisher:
         *,
         branch: str,
         owner: str,
+        on_ended: Callable[[OmnirayError], None] = lambda error: None,
         limits: Limits | None = None,
+        gauges: Gauges | None = None,
     ) -> None:
         self._store, self._tip, self._lineage, self._sidecars = store, tip, lineage, sidecars
         self._schema, self._schema_hash, self._queues, self._on_landed = schema, schema_hash, queues, on_landed
-        self._branch, self._owner = branch, owner
+        self._branch, self._owner, self._on_ended = branch, owner, on_ended
         self._rounds = Rounds(limits)
         self._process = this_process()
         self._lock = threading.RLock()
@@ -142,7 +144,7 @@ class Publisher:
         self._committed = set(lineage.commit_ids(tip.newest))
         self._drifted: dict[str, TableDrift] = {}
         self._finalised_through = 0
-        self.gauges = Gauges()
+        self.gauges = gauges or Gauges()
 
     # From outside
 
@@ -223,6 +225,8 @@ class Publisher:
         with self._lock:
             for instruction in self._rounds.handle(event):
                 self._carry_out(instruction)
+        if isinstance(event, Ended):
+            self._on_ended(event.error)
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:

@@ -23,11 +23,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from omniray.coordinator.fairness import RoundLimits, TenantQueue, Ticket
-from omniray.engine.errors import OmnirayError
+from omniray.engine.errors import OmnirayError, Withdrawn
 
 UNDER_WAY_MAX = 2
 ATTEMPTS_MAX = 5
-PAUSE_S_MAX = 5.0
+PAUSE_S = 0.1
+PAUSE_DOUBLINGS_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Nobody waits for a write any more; one that is in a round already is carried through."""
+    """Nobody waits for a write any more; one that still waits for its turn is let go of, one in a round goes on."""
 
     intent_id: str
 
@@ -217,8 +218,7 @@ class Rounds:
             case Submitted(ticket):
                 return self._submitted(ticket)
             case Abandoned(intent_id):
-                self._abandoned(intent_id)
-                return []
+                return self._abandoned(intent_id)
             case Judged(number, changes):
                 return self._judged(number, changes)
             case Staged(number):
@@ -246,9 +246,12 @@ class Rounds:
         self._queue.push(ticket)
         return self._begin()
 
-    def _abandoned(self, intent_id: str) -> None:
-        if (ticket := self._queue.remove(intent_id)) is not None:
-            self._hold(ticket, -1)
+    def _abandoned(self, intent_id: str) -> list[Instruction]:
+        """Answered even so: whoever has sent the write again meanwhile waits for this very answer."""
+        if (ticket := self._queue.remove(intent_id)) is None:
+            return []
+        self._hold(ticket, -1)
+        return [Refuse(intent_id, _given_up(intent_id))]
 
     def _judged(self, number: int, changes: bool) -> list[Instruction]:
         if (round := self._find(number)) is None:
@@ -271,19 +274,22 @@ class Rounds:
             return []
         assert self._under_way[0].number == number, "objects land in the order of their rounds"
         self._failures = 0
-        released: list[Instruction] = []
-        self._let_go(self._under_way.pop(0), released)
-        # A round that changes nothing was judged on the object that has just landed: nobody was faster.
-        while self._under_way and self._under_way[0].phase is _Phase.STAGED and not self._under_way[0].changes:
-            self._let_go(self._under_way.pop(0), released)
-        return [*released, *self._advance()]
+        for ticket in self._under_way.pop(0).tickets:
+            self._hold(ticket, -1)
+        # A round on top that changes nothing is confirmed all the same: since this object landed, and while its answer
+        # was on its way, a successor may have taken over and committed.
+        return [Release(number), *self._advance()]
 
     def _failed(self, number: int, error: OmnirayError, blamed: frozenset[str]) -> list[Instruction]:
         if (round := self._find(number)) is None:
             return []
+        if blamed and round is self._under_way[0]:
+            return self._void_from(number, 0, blamed, error)
         self._failures += 1
-        refused = {t.intent_id for t in round.tickets if t.intent_id in blamed or t.attempts + 1 >= ATTEMPTS_MAX}
-        return self._void_from(number, 0 if blamed else self._failures, refused, error)
+        # Blame that rests on a round which may yet be lost is no answer: the writes are judged again. And nobody is
+        # refused, however often it was tried, with an error that is another's fault.
+        refused = () if blamed else (t.intent_id for t in round.tickets if t.attempts + 1 >= ATTEMPTS_MAX)
+        return self._void_from(number, self._failures, refused, error)
 
     def _end(self, error: OmnirayError) -> list[Instruction]:
         """Everybody is told; what was staged is left to whoever recovers it, since an object may be on its way."""
@@ -317,11 +323,6 @@ class Rounds:
             instructions.append(Commit(oldest.number) if oldest.changes else Confirm(oldest.number))
         return [*instructions, *self._begin()]
 
-    def _let_go(self, round: _Round, instructions: list[Instruction]) -> None:
-        for ticket in round.tickets:
-            self._hold(ticket, -1)
-        instructions.append(Release(round.number))
-
     def _void_from(
         self, number: int, failures: int, refused: Iterable[str] = (), error: OmnirayError | None = None
     ) -> list[Instruction]:
@@ -339,7 +340,7 @@ class Rounds:
         self._queue.put_back(left)
         if failures:
             self._paused = True
-            return [*instructions, Pause(min(0.05 * 2**failures, PAUSE_S_MAX))]
+            return [*instructions, Pause(_pause_s(failures))]
         return [*instructions, *self._begin()]
 
     def _find(self, number: int) -> _Round | None:
@@ -379,4 +380,18 @@ class Rounds:
         ids = [ticket.intent_id for ticket in tickets]
         assert len(ids) == len(set(ids)), "a write is in one place at a time"
         assert sum(n for n, _ in self._held.values()) == len(ids), "all that is held is somewhere"
+        assert sum(n for _, n in self._held.values()) == sum(ticket.size_bytes for ticket in tickets), "and its bytes"
+        assert not self._under_way or self._under_way[0].phase is not _Phase.STAGED, "nothing keeps the oldest round"
         assert self._under_way or self._paused or self._ended or not self._queue, "nobody waits for nothing"
+
+
+def _pause_s(failures: int) -> float:
+    """Twice as long after each failure in a row, up to some seconds."""
+    return PAUSE_S * 2 ** min(failures - 1, PAUSE_DOUBLINGS_MAX)
+
+
+def _given_up(intent_id: str) -> Withdrawn:
+    return Withdrawn(
+        f"write {intent_id} was given up before its turn came, and nothing was written; send it again with this id",
+        txn_id=intent_id,
+    )

@@ -89,7 +89,7 @@ class Service:
                 ray().shutdown()
 
     def _ask(self, method: str, timeout_s: float, *arguments: Any) -> Any:
-        return _answer(self.publisher, method, timeout_s, self.address, *arguments)
+        return _answer(self.publisher, method, timeout_s, self.address, *arguments, group="admin")
 
     def _of_reconciler(self, method: str, timeout_s: float) -> Any:
         reconciler = cluster.find(self.place.reconciler)
@@ -124,7 +124,7 @@ def serve(
     place = Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
     storage = Storage(_absolute(uri), None if storage_options is None else dict(storage_options))
     publisher = cluster.find(place.publisher) or create_publisher(place, storage, here, _queue_owners())
-    _answer(publisher, "begin", START_TIMEOUT_S, here)
+    _answer(publisher, "begin", START_TIMEOUT_S, here, group="admin")
     return Service(publisher, place, storage, here, started_ray)
 
 
@@ -143,10 +143,12 @@ def _absolute(uri: str) -> str:
     return uri if "://" in uri else os.path.abspath(uri)
 
 
-def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments: Any) -> Any:
+def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments: Any, group: str | None = None) -> Any:
     module = ray()
+    call = getattr(actor, method)
     try:
-        answer = module.get(getattr(actor, method).remote(*arguments), timeout=timeout_s)
+        asked = (call if group is None else call.options(concurrency_group=group)).remote(*arguments)
+        answer = module.get(asked, timeout=timeout_s)
     except module.exceptions.RayTaskError as error:
         if isinstance(error.cause, OmnirayError):
             raise error.cause from error

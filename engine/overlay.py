@@ -133,7 +133,7 @@ class Overlay:
         if pending is None:
             return self._state.existing(table_key, ids)
         found = [id for id in ids.to_pylist() if id in pending.places]
-        if pending.emptied:
+        if self._hides_all(table_key, pending):
             return pa.array(found, pa.string())
         pinned = self._state.existing(table_key, ids).to_pylist()
         return pa.array([*found, *(id for id in pinned if id not in pending.gone)], pa.string())
@@ -143,10 +143,10 @@ class Overlay:
         if pending is None:
             return self._state.matching(table_key, column, values, columns)
         found = pending.matching(column, values, columns)
-        if pending.emptied:
+        if self._hides_all(table_key, pending):
             return found
         pinned = self._state.matching(table_key, column, values, list(dict.fromkeys((*columns, ID))))
-        return pa.concat_tables([_left(pinned, pending).select(found.column_names), found])
+        return _stacked(_left(pinned, pending).select(found.column_names), found)
 
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         pending = self._pending.get(table_key)
@@ -160,15 +160,19 @@ class Overlay:
         if pending is None:
             return self._state.select(table_key, columns, where)
         found = pending.rows().filter(where).select(columns)
-        if pending.emptied or self._state.count(table_key) == 0:
+        if self._hides_all(table_key, pending):
             return found
         pinned = self._state.select(table_key, list(dict.fromkeys((*columns, ID))), where)
-        return pa.concat_tables([_left(pinned, pending).select(columns), found])
+        return _stacked(_left(pinned, pending).select(columns), found)
+
+    def _hides_all(self, table_key: str, pending: _PendingTable) -> bool:
+        """Whether no pinned row can be left, so that nobody needs to be asked."""
+        return pending.emptied or self._state.count(table_key) == 0
 
     def _scanned(
         self, table_key: str, columns: Sequence[str], pending: _PendingTable, rows: pa.Table
     ) -> Iterator[pa.RecordBatch]:
-        if not pending.emptied:
+        if not self._hides_all(table_key, pending):
             for batch in self._state.scan(table_key, list(dict.fromkeys((*columns, ID)))):
                 left = _left(pa.Table.from_batches([batch]), pending).select(rows.column_names)
                 yield from left.cast(rows.schema).to_batches()
@@ -180,6 +184,11 @@ def _left(pinned: pa.Table, pending: _PendingTable) -> pa.Table:
     if not pending.gone:
         return pinned
     return pinned.filter(pc.invert(pc.is_in(pinned[ID], value_set=pa.array(pending.gone, pa.string()))))
+
+
+def _stacked(pinned: pa.Table, pending: pa.Table) -> pa.Table:
+    """Both in one table: what is found in memory does not say that ids are never null, and what Lance reads does."""
+    return pa.concat_tables([pinned, pending], promote_options="default")
 
 
 def _columns(table: pa.Table, *names: str) -> list[list[object]]:

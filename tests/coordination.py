@@ -1,4 +1,4 @@
-"""A publisher without Ray: its queues and its Phase D are in the same process, and a test can hold any part of it up."""
+"""A publisher without Ray: queues and Phase D are in the same process, and a test can hold any part of it up."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.publisher import Publisher, Queues
 from omniray.coordinator.rounds import Limits
 from omniray.coordinator.table_queues import TableQueues
 from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.commit_log import CommitLog
+from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import OmnirayError
 from omniray.engine.finalise import Finaliser
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH
 from omniray.engine.identity import new_ulid
-from omniray.engine.lease import Lease
 from omniray.engine.line import CommitObject
 from omniray.engine.lineage import Lineage
 from omniray.engine.load import prepare_load
 from omniray.engine.load_options import LoadOptions
 from omniray.engine.manifest import Manifest
+from omniray.engine.mutate import MutationIntent
 from omniray.engine.owner import Incarnation, release, take_over
-from omniray.engine.pinned import State
+from omniray.engine.pinned import ROWADDR, State
 from omniray.engine.request import Header, LoadRequest, MutationRequest, Request
-from omniray.engine.schema import Schema
+from omniray.engine.schema import ID, Schema
 from omniray.engine.schema_files import read_schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.store import ObjectStore
@@ -79,7 +79,50 @@ class Plug:
         return Resolution({}, Affected())
 
 
-class Service:
+class _NothingToLease:
+    """The lease of a load whose rows are too few to be staged."""
+
+    def release(self) -> None:
+        pass
+
+
+@dataclass
+class Sender:
+    """Makes writes as a client sends them: read and checked, as far as that takes no state."""
+
+    schema: Schema
+    schema_hash: str = "hash"
+
+    def load_request(self, source: Any, *, mode: str = "append", type: str | None = None, **header: Any) -> LoadRequest:
+        options = LoadOptions.checked(mode, header.pop("on_error", "fail"), header.pop("rejects", None))
+        author = Author(header.pop("actor", "ann"), header.pop("tenant", ""))
+        nothing: Any = None
+        lease: Any = _NothingToLease()
+        intent = prepare_load(
+            source, self.schema, options, author, header.pop("expected_versions", {}),
+            storage=nothing, open_table=nothing, type_name=type, format=None, progress=None,
+            txn_id=header.pop("txn_id", None) or new_ulid(), lease=lease,
+        )  # fmt: skip
+        request = intent.request(self.schema_hash)
+        intent.close(used=True)
+        assert request is not None
+        return request
+
+    def mutation(self, text: str, params: Mapping[str, Any] | None = None, **header: Any) -> MutationRequest:
+        now, author = datetime.now(UTC), Author("ann", header.get("tenant", ""))
+        expected = header.get("expected_versions", {})
+        intent = MutationIntent.of(
+            text, params or {}, self.schema, author, expected,
+            name=None, now=now, txn_id=header.get("txn_id") or new_ulid(),
+        )  # fmt: skip
+        head = Header(intent.commit_id, intent.kind, author, expected, intent.payload_hash, self.schema_hash)
+        return MutationRequest(head, text, params or {}, None, now)
+
+    def plug(self) -> Plug:
+        return Plug(Header(new_ulid(), "Mutation", Author(), {}, "", self.schema_hash))
+
+
+class Service(Sender):
     """Everything that a publisher needs, in one process."""
 
     def __init__(
@@ -92,7 +135,8 @@ class Service:
     ) -> None:
         self.store = store
         self.log = wrap_log(CommitLog(store, MAIN_BRANCH))
-        self.schema, _, self.state = read_schema(store, self.log)
+        schema, _, state = read_schema(store, self.log)
+        super().__init__(schema, state.schema_hash)
         manifest, self.sidecars = Manifest(store, MAIN), Sidecars(store)
         read_at = suspension_aware_clock()
         newest = self.log.newest()
@@ -108,42 +152,13 @@ class Service:
             Lineage(self.log, manifest, self.tip.refresh),
             self.sidecars,
             self.schema,
-            self.state.schema_hash,
+            self.schema_hash,
             self.queues,
             self.finaliser.notice,
             branch=str(MAIN_BRANCH),
             owner=self.owner,
             limits=limits,
         )
-
-    # Requests
-
-    def load_request(self, source: Any, *, mode: str = "append", type: str | None = None, **header: Any) -> LoadRequest:
-        options = LoadOptions.checked(mode, header.pop("on_error", "fail"), header.pop("rejects", None))
-        author = Author(header.pop("actor", "ann"), header.pop("tenant", ""))
-        intent = prepare_load(
-            source, self.schema, options, author, header.pop("expected_versions", {}),
-            storage=None, open_table=None, type_name=type, format=None, progress=None,
-            txn_id=header.pop("txn_id", None) or new_ulid(), lease=Lease(self.sidecars, str(MAIN_BRANCH), self.newest),
-        )  # fmt: skip
-        request = intent.request(self.state.schema_hash)
-        intent.close(used=True)
-        assert request is not None
-        return request
-
-    def mutation(self, text: str, params: Mapping[str, Any] | None = None, **header: Any) -> MutationRequest:
-        head = self._header("Mutation", header.get("txn_id"), header.get("tenant", ""), header.get("payload_hash", ""))
-        head = Header(
-            head.commit_id, head.kind, head.author, header.get("expected_versions", {}), head.payload_hash,
-            head.schema_hash,
-        )  # fmt: skip
-        return MutationRequest(head, text, params or {}, None, datetime.now(UTC))
-
-    def plug(self) -> Plug:
-        return Plug(self._header("Mutation"))
-
-    def _header(self, kind: str, txn_id: str | None = None, tenant: str = "", payload_hash: str = "") -> Header:
-        return Header(txn_id or new_ulid(), kind, Author("ann", tenant), {}, payload_hash, self.state.schema_hash)
 
     # Writing
 
@@ -189,6 +204,42 @@ def _told(future: Future[WriteAnswer]) -> Told:
         return future.result(TIMEOUT_S)
     except OmnirayError as error:
         return error
+
+
+class Held:
+    """A state whose tables are in memory, rows at the addresses 0, 1, …; it counts what it is asked for."""
+
+    def __init__(self, schema: Schema, tables: Mapping[str, pa.Table] | None = None, version: int = 7) -> None:
+        self._version = version
+        self._tables = {
+            type.table_key: _addressed((tables or {}).get(type.table_key, type.arrow.empty_table())) for type in schema
+        }
+        self.asked = 0
+
+    def count(self, table_key: str) -> int:
+        return int(self._tables[table_key].num_rows)
+
+    def version(self, table_key: str) -> int:
+        return self._version
+
+    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
+        return self.matching(table_key, ID, ids, (ID,))[ID].combine_chunks()
+
+    def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        self.asked += 1
+        return self._tables[table_key].filter(pc.field(column).isin(values)).select([*columns, ROWADDR])
+
+    def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
+        self.asked += 1
+        return self._tables[table_key].select([*columns, ROWADDR]).to_reader(max_chunksize=2)
+
+    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+        self.asked += 1
+        return self._tables[table_key].filter(where).select(columns)
+
+
+def _addressed(rows: pa.Table) -> pa.Table:
+    return rows.append_column(ROWADDR, pa.array(range(rows.num_rows), pa.uint64()))
 
 
 @contextmanager

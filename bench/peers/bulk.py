@@ -71,14 +71,14 @@ def _figures(bare: dict[str, Any], quarter: dict[str, Any], ours: dict[str, Any]
 
 
 def generate(directory: Path, parts: int, part_rows: int) -> None:
-    """Write the parts, one at a time; an edge joins any two nodes of all parts."""
+    """Write the parts, one at a time. An edge joins nodes of its part or earlier ones: any first few are whole."""
     random = np.random.default_rng(SEED)
     nodes = part_rows // (1 + EDGES_PER_NODE)
     for part in range(parts):
         folder = directory / f"part-{part:03}"
         folder.mkdir()
         people = _people(random, range(part * nodes, (part + 1) * nodes))
-        knows = _knows(random, nodes * EDGES_PER_NODE, among=parts * nodes)
+        knows = _knows(random, nodes * EDGES_PER_NODE, among=(part + 1) * nodes)
         pq.write_table(people, folder / "Person.parquet")
         pq.write_table(knows, folder / "Knows.parquet")
         pq.write_table(people.add_column(0, "id", people.column("email")), folder / "Person-physical.parquet")

@@ -66,12 +66,12 @@ class Member:
     def end(self) -> None:
         """Let it exit by itself, and end it if it doesn't."""
         assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-            self.process.wait(EXIT_TIMEOUT_S)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            self.process.kill()
-            self.process.wait()
+        with self.process:  # closes the pipes
+            try:
+                self.process.stdin.close()
+                self.process.wait(EXIT_TIMEOUT_S)
+            except (BrokenPipeError, subprocess.TimeoutExpired):
+                self.process.kill()
 
 
 def environment() -> dict[str, str]:

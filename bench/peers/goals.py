@@ -72,7 +72,7 @@ def _figure(goal: Goal, ours: Run, runs: Sequence[Run]) -> Figure | None:
     if isinstance(goal, Bounded):
         value = goal.value(ours)
         shown = "" if value is None else f"{value:.3g}{goal.target.unit}"
-        return Figure(f"N = {ours.writers}: {goal.what}, {ours.system}", shown, "", value, target)
+        return Figure(f"N = {ours.writers}: {goal.what}, {ours.system}", shown, "", value if target else None, target)
     scenario, system = goal.scenario or ours.scenario, goal.peer or ours.system
     wanted = (scenario, system, ours.writers)
     peer = next((run for run in runs if (run.scenario, run.system, run.writers) == wanted), None)

@@ -40,7 +40,7 @@ class Report:
 
 def print_runs(console: Console, title: str, runs: Sequence[Run]) -> None:
     """Show the runs of one scenario, a row for each system and a column for each number of writers."""
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", show_lines=True)
+    table = Table(box=box.SIMPLE_HEAD, show_lines=True)
     counts = sorted({run.writers for run in runs})
     table.add_column("")
     for count in counts:
@@ -48,6 +48,7 @@ def print_runs(console: Console, title: str, runs: Sequence[Run]) -> None:
     for system in dict.fromkeys(run.system for run in runs):
         cells = {run.writers: _cell(run) for run in runs if run.system == system}
         table.add_row(system, *(cells.get(count, "") for count in counts))
+    console.print(escape(title), style="italic")
     console.print(table)
 
 

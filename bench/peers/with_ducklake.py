@@ -103,6 +103,7 @@ def _attached(place: Place) -> Any:
 def _secret(options: Mapping[str, str]) -> str:
     return (
         f"CREATE SECRET (TYPE s3, KEY_ID '{options['aws_access_key_id']}', "
-        f"SECRET '{options['aws_secret_access_key']}', REGION '{options['aws_region']}', ENDPOINT '{urlsplit(options['aws_endpoint']).netloc}', "
+        f"SECRET '{options['aws_secret_access_key']}', REGION '{options['aws_region']}', "
+        f"ENDPOINT '{urlsplit(options['aws_endpoint']).netloc}', "
         "URL_STYLE 'path', USE_SSL false)"
     )

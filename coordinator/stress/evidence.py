@@ -122,8 +122,7 @@ class Evidence:
         for read in self.reads:
             if state := self.state_of(read.commit_id):
                 known[state - 1] = min(known[state - 1], read.at_ns)
-        # Whoever saw a commit saw all those before it.
-        return list(itertools.accumulate(reversed(known), min))[::-1]
+        return known
 
     @cached_property
     def began_ns(self) -> list[float]:

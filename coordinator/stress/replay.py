@@ -109,11 +109,11 @@ class _Questions:
 
 
 def _doubtful(evidence: Evidence) -> Iterator[Attempt]:
-    """The attempts whose answer the model can judge; one that repeats an acknowledged write is judged elsewhere."""
+    """The attempts that committed nothing, and of which the model can say whether that was right."""
     for submission in evidence.submissions.values():
         for attempt in submission.attempts:
             modelled = not isinstance(attempt.outcome, Failed) or attempt.outcome.kind in MODELLED_KINDS
-            if attempt.refused and modelled and attempt.began_ns < submission.acknowledged_ns:
+            if attempt.refused and modelled:
                 yield attempt
 
 

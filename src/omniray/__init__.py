@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from omniray.coordinator.client import Client, connect
     from omniray.engine.errors import (
         Conflict,
         ConstraintViolation,
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
         NotFound,
         OmnirayError,
         OutcomeUnknown,
+        Overloaded,
         ParseError,
-        PayloadMismatch,
-        QueryError,
         RecordError,
         RecoveryRequired,
-        SchemaError,
         StorageError,
     )
     from omniray.engine.graph import Graph, init, open
@@ -38,6 +37,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Client",
     "Conflict",
     "ConstraintViolation",
     "ExpectedVersionMismatch",
@@ -50,37 +50,38 @@ __all__ = [
     "OmnirayError",
     "Outcome",
     "OutcomeUnknown",
+    "Overloaded",
     "ParseError",
-    "PayloadMismatch",
-    "QueryError",
     "RecordError",
     "Recovery",
     "RecoveryRequired",
-    "SchemaError",
     "Snapshot",
     "StorageError",
     "WriteResult",
     "__version__",
+    "connect",
     "init",
     "open",
 ]
 
 _HOMES = {
-    "Graph": "graph",
-    "LineageEntry": "manifest",
-    "Outcome": "write",
-    "Recovery": "line",
-    "Snapshot": "snapshot",
-    "WriteResult": "write",
-    "init": "graph",
-    "open": "graph",
+    "Client": "coordinator.client",
+    "Graph": "engine.graph",
+    "LineageEntry": "engine.manifest",
+    "Outcome": "engine.write",
+    "Recovery": "engine.line",
+    "Snapshot": "engine.snapshot",
+    "WriteResult": "engine.write",
+    "connect": "coordinator.client",
+    "init": "engine.graph",
+    "open": "engine.graph",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'omniray' has no attribute {name!r}")
-    return getattr(import_module(f"omniray.engine.{_HOMES.get(name, 'errors')}"), name)
+    return getattr(import_module(f"omniray.{_HOMES.get(name, 'engine.errors')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600 if TORTURE else 180)
 
 # By where a process died: whether its write is committed.
 LEFT = {
-    Point.B_AFTER_TABLE: False,
+    Point.A_AFTER_SIDECAR: False,
     Point.C_BEFORE_PUT: False,
     Point.C_AFTER_PUT: True,
     Point.D_AFTER_NAME: True,

@@ -213,6 +213,16 @@ def a_later_write_comes_before_one_that_a_snapshot_showed() -> Story:
     return story
 
 
+@breaks(Rule.OUT_OF_ORDER)
+def a_write_that_was_first_refused_comes_before_one_that_was_acknowledged_meanwhile() -> Story:
+    story = Story()
+    story.refuse(merge("tried twice", "hot"), "storage")
+    story.commit(merge("between", "cold"), writer=1)
+    story.commit(merge("tried twice", "hot"))
+    story.swap("between", "tried twice")
+    return story
+
+
 @breaks(Rule.TWO_WINNERS)
 def two_strict_writes_named_one_version_and_both_landed() -> Story:
     story = Story()
@@ -355,6 +365,15 @@ def two_edges_have_one_id() -> Story:
         story.commit(append(f"link-{name}", follows(name, "hot", f"link-{name}")))
     for row in story.scanned()["Follows"]:
         row["id"] = "the same"
+    return story
+
+
+@breaks(Rule.DOUBLED_ROW)
+def two_edges_have_the_same_ends() -> Story:
+    story = true_story()
+    story.commit(append("link", follows("ann", "hot", "link")))
+    (edge,) = story.scanned()["Follows"]
+    story.scanned()["Follows"].append({**edge, "id": "another"})
     return story
 
 
@@ -527,6 +546,12 @@ def test_an_update_may_be_refused_because_its_table_moved_while_it_ran() -> None
     story.invoke(slow)
     story.commit(merge("other", "cold"), writer=1)
     story.fail(slow, "expected_version_mismatch")
+    assert story.broken_rules() == set()
+
+
+def test_maintenance_that_is_rolled_forward_need_not_be_in_the_lineage() -> None:
+    story = true_story()
+    story.recoveries.append(replace(story.recoveries[0], operation_id="upkeep", sidecar_writer_kind="Optimize"))
     assert story.broken_rules() == set()
 
 

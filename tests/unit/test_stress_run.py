@@ -127,7 +127,7 @@ def graph(disk: Root) -> Any:
 
 
 def test_a_write_without_a_clear_answer_is_sent_once_more_with_its_id(graph: omniray.Graph, tmp_path: Path) -> None:
-    events = history_of(Trouble(graph, OutcomeUnknown("?"), after=True), tmp_path)
+    events = history_of(Trouble(graph, OutcomeUnknown("?"), after=True), tmp_path, ops=4)
     sent = Counter(event.txn_id for event in events if isinstance(event, Invoked))
     assert set(sent.values()) == {2}
     assert sum(isinstance(event, Unclear) for event in events) == sent.total()

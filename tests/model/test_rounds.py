@@ -1,0 +1,194 @@
+"""The rounds under random schedules, with all of their guards and with each of them taken away.
+
+`OMNIRAY_SEED=7` replays one schedule, `OMNIRAY_SEEDS=100000` runs so many, `OMNIRAY_TORTURE=1` very many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from omniray.coordinator import rounds
+from omniray.coordinator.fairness import RoundLimits, TenantQueue, Ticket
+from omniray.coordinator.rounds import (
+    Commit,
+    Confirm,
+    Ended,
+    Event,
+    Failed,
+    Instruction,
+    Landed,
+    Refuse,
+    Release,
+    Rounds,
+)
+from omniray.engine import line
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.line import CommitObject
+from tests.model import round_world
+from tests.model.round_world import Publisher, Told, Work, World, run
+
+TORTURE = "OMNIRAY_TORTURE" in os.environ
+SEEDS = int(os.environ.get("OMNIRAY_SEEDS", 100_000 if TORTURE else 2_000))
+TWIN_SEEDS = 2_000
+
+
+def _seeds() -> Iterable[int]:
+    return [int(os.environ["OMNIRAY_SEED"])] if "OMNIRAY_SEED" in os.environ else range(SEEDS)
+
+
+def _first_violation(seeds: Iterable[int]) -> tuple[int, str] | None:
+    for seed in seeds:
+        try:
+            run(seed)
+        except AssertionError as violation:
+            return seed, str(violation)
+    return None
+
+
+def test_the_rounds_keep_their_promises_under_random_schedules() -> None:
+    found = _first_violation(_seeds())
+    assert found is None, f"replay with OMNIRAY_SEED={found[0]}: {found[1]}"
+
+
+def test_the_schedules_are_not_idle() -> None:
+    tally: Counter[str] = sum((run(seed).tally for seed in range(150)), Counter())
+    assert min(tally[told] for told in Told) > 20, tally
+    troubles = ("crashes", "zombies", "puts of zombies", "lost answers", "repeated", "rounds on top of another")
+    assert min(tally[trouble] for trouble in troubles) > 20, tally
+    assert min(tally[event] for event in ("Failed", "Overtaken", "Ended", "Abandoned", "Resumed")) > 50, tally
+
+
+# Twins: each takes one guard away, and the simulator must see what comes of it.
+
+_ADVANCE, _LANDED, _VOID_FROM, _FAILED, _END = (
+    Rounds._advance, Rounds._landed, Rounds._void_from, Rounds._failed, Rounds._end,
+)  # fmt: skip
+_TAKE, _TO_THE_END, _HOLD, _ABANDONED = TenantQueue.take, TenantQueue._to_the_end, Rounds._hold, Rounds._abandoned
+
+
+def _taking_for_landed(kind: type[Commit | Confirm]) -> Callable[[Rounds], list[Instruction]]:
+    def advance(self: Rounds) -> list[Instruction]:
+        instructions = _ADVANCE(self)
+        through = [one.round_no for one in instructions if isinstance(one, kind)]
+        return [*instructions, *(one for number in through for one in _LANDED(self, number))]
+
+    return advance
+
+
+def _put_all_that_is_staged(self: Rounds) -> list[Instruction]:
+    staged = [one for one in self._under_way if one.phase is rounds._Phase.STAGED]
+    for one in staged:
+        one.phase = rounds._Phase.COMMITTING
+    return [*(Commit(one.number) if one.changes else Confirm(one.number) for one in staged), *self._begin()]
+
+
+def _void_one_only(self: Rounds, number: int, *rest: Any) -> list[Instruction]:
+    above = [one for one in self._under_way if one.number > number]
+    self._under_way = [one for one in self._under_way if one.number <= number]
+    instructions = _VOID_FROM(self, number, *rest)
+    self._under_way += above
+    return instructions
+
+
+def _release_what_changes_nothing_along(self: Rounds, number: int) -> list[Instruction]:
+    instructions = _LANDED(self, number)
+    confirmed = [one.round_no for one in instructions if isinstance(one, Confirm)]
+    return [*instructions, *(one for above in confirmed for one in _LANDED(self, above))]
+
+
+def _refuse_the_whole_round(
+    self: Rounds, number: int, error: OmnirayError, blamed: frozenset[str]
+) -> list[Instruction]:
+    whole = frozenset(ticket.intent_id for one in self._under_way if one.number == number for ticket in one.tickets)
+    return _FAILED(self, number, error, whole if blamed else blamed)
+
+
+def _blame_at_once(self: Rounds, number: int, error: OmnirayError, blamed: frozenset[str]) -> list[Instruction]:
+    if blamed and self._find(number) is not None:
+        return self._void_from(number, 0, blamed, error)
+    return _FAILED(self, number, error, blamed)
+
+
+def _refuse_the_tired_too(self: Rounds, number: int, error: OmnirayError, blamed: frozenset[str]) -> list[Instruction]:
+    tickets = [ticket for one in self._under_way if one.number == number for ticket in one.tickets]
+    tired = {ticket.intent_id for ticket in tickets if ticket.attempts + 1 >= rounds.ATTEMPTS_MAX}
+    return _FAILED(self, number, error, blamed | tired if blamed else blamed)
+
+
+def _tell_only_those_under_way(self: Rounds, error: OmnirayError) -> list[Instruction]:
+    self._queue = TenantQueue()
+    return _END(self, error)
+
+
+def _tell_only_those_who_wait(self: Rounds, error: OmnirayError) -> list[Instruction]:
+    self._under_way = []
+    return _END(self, error)
+
+
+def _say_nothing(self: Rounds, intent_id: str) -> list[Instruction]:
+    _ABANDONED(self, intent_id)
+    return []
+
+
+def _never_let_go(self: Rounds, ticket: Ticket, sign: int) -> None:
+    _HOLD(self, ticket, max(sign, 0))
+
+
+def _put_behind(self: TenantQueue, tickets: Iterable[Ticket]) -> None:
+    for ticket in tickets:
+        self.push(ticket)
+
+
+def _forget_credit(self: TenantQueue, limits: RoundLimits) -> list[Ticket]:
+    self._credit.clear()
+    return _TAKE(self, limits)
+
+
+def _stay_in_front(self: TenantQueue, tenant: str) -> None:
+    self._leave_if_empty(tenant)
+
+
+def _keep_epoch(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
+    return round_world.replace(line.remark(newest, op_id=op_id), owner=owner)
+
+
+def _take_doubt_for_failure(self: Publisher, number: int) -> Event:
+    return Failed(number, StorageError("no clear answer"))
+
+
+TWINS = {
+    "a round is released when its put is sent": (Rounds, "_advance", _taking_for_landed(Commit)),
+    "a round without changes is released unread": (Rounds, "_advance", _taking_for_landed(Confirm)),
+    "a round on top is released with the one below": (Rounds, "_landed", _release_what_changes_nothing_along),
+    "an object is put before the one below landed": (Rounds, "_advance", _put_all_that_is_staged),
+    "what stands on a lost round goes on": (Rounds, "_void_from", _void_one_only),
+    "a whole round is refused for the fault of one": (Rounds, "_failed", _refuse_the_whole_round),
+    "blame leaves that rests on a round under way": (Rounds, "_failed", _blame_at_once),
+    "the tired are refused with another's error": (Rounds, "_failed", _refuse_the_tired_too),
+    "an end forgets those who wait": (Rounds, "_end", _tell_only_those_under_way),
+    "an end forgets those under way": (Rounds, "_end", _tell_only_those_who_wait),
+    "who is given up is not answered": (Rounds, "_abandoned", _say_nothing),
+    "what is through still counts as held": (Rounds, "_hold", _never_let_go),
+    "everything is taken": (Rounds, "_overload", lambda self, ticket: ""),
+    "what comes back waits behind the others": (TenantQueue, "put_back", _put_behind),
+    "credit is not carried over": (TenantQueue, "take", _forget_credit),
+    "a tenant stays in front": (TenantQueue, "_to_the_end", _stay_in_front),
+    "a round is judged beside the one below": (Publisher, "_base", lambda self, on: self.tip),
+    "an id that is in the line is judged anew": (Publisher, "_repeated", lambda self, work: frozenset()),
+    "an unclear put is taken for a failure": (Publisher, "_in_doubt", _take_doubt_for_failure),
+    "a publisher goes on after its successor": (Publisher, "_owns", lambda self, newest: True),
+    "a take-over keeps the epoch": (line, "change_owner", _keep_epoch),
+}
+
+
+@pytest.mark.parametrize(("target", "name", "broken"), TWINS.values(), ids=TWINS.keys())
+def test_the_simulator_notices_when_a_guard_is_gone(
+    monkeypatch: pytest.MonkeyPatch, target: object, name: str, broken: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(target, name, broken)
+    assert _first_violation(range(TWIN_SEEDS)) is not None
