@@ -8,13 +8,14 @@ line over by epoch when it begins, and what the others keep can be read from sto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 from zlib import crc32
 
@@ -27,12 +28,12 @@ from omniray.coordinator.reconciler import Finalised, Mouth, Reconciler
 from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import Fenced, NotFound, OmnirayError, StorageError
+from omniray.engine.errors import Fenced, LineOwned, NotFound, OmnirayError, StorageError, Unreachable
 from omniray.engine.heal import GRACE_S, RecoveryReport
-from omniray.engine.line import CommitObject
+from omniray.engine.line import EMBEDDED, CommitObject
 from omniray.engine.lineage import Lineage
 from omniray.engine.manifest import Manifest
-from omniray.engine.owner import Incarnation, release, take_over
+from omniray.engine.owner import Incarnation, is_owner_known_dead, release, take_over
 from omniray.engine.request import Request
 from omniray.engine.schema_files import read_schema
 from omniray.engine.sidecar import Sidecars
@@ -46,6 +47,7 @@ WRITES_MAX = 50_000
 QUEUE_THREADS = 8
 CALL_TIMEOUT_S = 120.0
 BEGIN_PAUSE_S_MAX = 5.0
+AWAY_PAUSE_S = 0.2  # between looks for an actor that Ray restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,22 @@ class RemoteQueues:
         except (module.exceptions.RayError, ValueError) as error:
             with self._lock:
                 self._actors.clear()
+            self._wait_for(by_owner)
             raise StorageError(f"the owner of a write queue is gone: {first_line(error)}; tried again") from error
         return answers
+
+    def _wait_for(self, owners: Iterable[int]) -> None:
+        """Wait until owners are back: a round is tried a few times only, and Ray needs seconds to restart one."""
+        module, deadline = ray(), time.monotonic() + CALL_TIMEOUT_S
+        for owner in owners:
+            while time.monotonic() < deadline:
+                try:
+                    module.get(self._owner(owner).drop.remote([]), timeout=CALL_TIMEOUT_S)
+                    break
+                except (module.exceptions.RayError, ValueError):
+                    with self._lock:
+                        self._actors.clear()
+                    time.sleep(AWAY_PAUSE_S)
 
     def _owner(self, number: int) -> Any:
         with self._lock:
@@ -162,31 +178,46 @@ class ReconcilerActor:
     """Heals behind one publisher."""
 
     def __init__(self, place: Place, storage: Storage) -> None:
-        store = open_store(storage.uri, storage.options, storage.durability)
-        commit_log = CommitLog(store, MAIN_BRANCH)
-        schema, _, _ = read_schema(store, commit_log)
-        self._place = place
-        mouth = Mouth(self._ask_newest, self._say)
-        self._reconciler = Reconciler(store, schema, commit_log, Manifest(store, MAIN), mouth, grace_s=GRACE_S)
+        self._place, self._storage = place, storage
+        self._turn = threading.Lock()
+        self._reconciler, self._owner = self._begin()
 
     def notice(self, landed: CommitObject, operation_id: str) -> Finalised:
-        return self._reconciler.notice(landed, operation_id)
+        return self._behind(landed).notice(landed, operation_id)
 
     def flush(self) -> Finalised:
-        self._reconciler.flush()
-        return self._reconciler.finalised()
+        reconciler = self._behind(self._ask_newest())
+        reconciler.flush()
+        return reconciler.finalised()
 
     def recover(self) -> RecoveryReport:
-        return self._reconciler.recover()
+        return self._behind(self._ask_newest()).recover()
 
     def recovered(self) -> int:
         return self._reconciler.recovered
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
-        return self._reconciler.sweep(older_than_s=older_than_s, dry_run=dry_run)
+        return self._behind(self._ask_newest()).sweep(older_than_s=older_than_s, dry_run=dry_run)
 
     def close(self) -> None:
         self._reconciler.close()
+
+    def _begin(self) -> tuple[Reconciler, str]:
+        store = open_store(self._storage.uri, self._storage.options, self._storage.durability)
+        commit_log = CommitLog(store, MAIN_BRANCH)
+        schema, _, _ = read_schema(store, commit_log)
+        mouth = Mouth(self._ask_newest, self._say)
+        owner = mouth.newest.owner
+        return Reconciler(store, schema, commit_log, Manifest(store, MAIN), mouth, grace_s=GRACE_S), owner
+
+    def _behind(self, newest: CommitObject) -> Reconciler:
+        """The reconciler that works for the owner of this object: another life of the publisher needs another one."""
+        with self._turn:
+            if newest.owner != self._owner:
+                before = self._reconciler
+                self._reconciler, self._owner = self._begin()
+                threading.Thread(target=_close_quietly, args=(before,), daemon=True).start()
+            return self._reconciler
 
     def _ask_newest(self) -> CommitObject:
         newest: CommitObject = self._ask(lambda publisher: publisher.newest.options(concurrency_group="admin").remote())
@@ -209,17 +240,72 @@ class ReconcilerActor:
         return answer
 
 
+class RemoteReconciler:
+    """The reconciler in its actor: it is told of every object that lands, however often it dies."""
+
+    def __init__(self, place: Place, storage: Storage, on_finalised: Callable[[Finalised], None]) -> None:
+        self._place, self._storage, self._on_finalised = place, storage, on_finalised
+        self._untold: SimpleQueue[tuple[CommitObject, str]] = SimpleQueue()
+        self._actor: Any = None
+        self._recovered = 0
+        threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True).start()
+
+    def notice(self, landed: CommitObject, operation_id: str) -> None:
+        self._untold.put((landed, operation_id))
+
+    async def recovered(self) -> int:
+        """How many operations it recovered; what it said last, while it is away."""
+        with contextlib.suppress(ray().exceptions.RayError):
+            if self._actor is not None:
+                self._recovered = await self._actor.recovered.remote()
+        return self._recovered
+
+    def close(self) -> None:
+        """Finish Phase D and end. One that is away leaves the rest to the next writer, which finds it in storage."""
+        try:
+            for method in ("flush", "close"):
+                ray().get(getattr(self._found(), method).remote(), timeout=CALL_TIMEOUT_S)
+        except ray().exceptions.RayError as error:
+            log.warning("event=reconciler_not_closed error=%s", first_line(error))
+
+    def _tell(self) -> None:
+        while True:
+            landed, operation_id = self._untold.get()
+            while (finalised := self._told(landed, operation_id)) is None:
+                time.sleep(AWAY_PAUSE_S)
+            self._on_finalised(finalised)
+
+    def _told(self, landed: CommitObject, operation_id: str) -> Finalised | None:
+        try:
+            noticed = self._found().notice.remote(landed, operation_id)
+            finalised: Finalised = ray().get(noticed, timeout=CALL_TIMEOUT_S)
+        except (ray().exceptions.RayError, ValueError) as error:
+            log.warning("event=reconciler_away error=%s", first_line(error))
+            self._actor = None
+            return None
+        return finalised
+
+    def _found(self) -> Any:
+        if self._actor is None:
+            self._actor = _create(
+                ReconcilerActor, self._place.reconciler, self._place, self._storage, max_concurrency=8
+            )
+        return self._actor
+
+
 class PublisherActor:
     """Publishes one branch; every call answers with a value or with the error to raise."""
 
-    def __init__(self, place: Place, storage: Storage, address: str, queue_owners: int) -> None:
-        self._place, self._storage, self._address, self._queue_owners = place, storage, address, queue_owners
+    def __init__(self, place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> None:
+        self._storage, self._address, self._instead_of = storage, address, instead_of
         self._store = open_store(storage.uri, storage.options, storage.durability)
         self._log = CommitLog(self._store, MAIN_BRANCH)
         self._schema, _, self._state = read_schema(self._store, self._log)
         self._queues = RemoteQueues(place, storage, queue_owners)
         self._finalised = Finalised(0, {})
-        self._reconciler: Any = None
+        self._reconciler = RemoteReconciler(place, storage, self._noticed)
+        self._life = threading.Lock()
+        self._has_ended = self._is_leaving = False
         self._gauges = ExportedGauges(storage.uri, place.branch)
         self._open()
 
@@ -229,34 +315,60 @@ class PublisherActor:
         newest = self._log.newest()
         if newest is None:
             raise NotFound(f"no graph at {self._store.uri}; create one with 'omniray init'", uri=self._store.uri)
+        self._refuse_usurping(newest)
         manifest = Manifest(self._store, MAIN)
         self._tip = Tip(self._log, manifest, newest, read_at=read_at)
         self._owner = str(Incarnation.new(self._address))
-        take_over(self._tip, self._owner)
+        taken = take_over(self._tip, self._owner)
         self._publisher = Publisher(
             self._store, self._tip, Lineage(self._log, manifest, self._tip.refresh), Sidecars(self._store),
             self._schema, self._state.schema_hash, self._queues, self._landed,
             branch=str(MAIN_BRANCH), owner=self._owner, on_ended=self._ended, gauges=self._gauges,
         )  # fmt: skip
+        self._has_ended = False
+        self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the life before has left
+
+    def _refuse_usurping(self, newest: CommitObject) -> None:
+        """Never take the line from the coordinator of another cluster, unless it is the one that was to be replaced.
+
+        Ray restarts a publisher whenever it can, also long after another cluster has taken over.
+        """
+        owner = newest.owner
+        if owner in (EMBEDDED, self._instead_of) or is_owner_known_dead(owner):
+            return
+        if (address := Incarnation.parse(owner).address) != self._address:
+            raise LineOwned(
+                f"a coordinator serves this graph from the cluster at {address}: connect to that one", address=address
+            )
 
     def _ended(self, error: OmnirayError) -> None:
         """Begin anew, unless somebody else has taken over: then this actor only says so, to whoever asks."""
-        if not isinstance(error, Fenced):
+        self._has_ended = True
+        if not (isinstance(error, Fenced) or self._is_leaving):
             threading.Thread(target=self._begin_anew, name="omniray-begin-anew", daemon=True).start()
 
     def _begin_anew(self) -> None:
         pause_s = 0.1
         while True:
             try:
-                return self._open()
+                return self._open_if_ended()
+            except LineOwned as error:
+                return log.warning("event=begin_refused error=%s", error)
             except OmnirayError as error:
                 log.warning("event=begin_failed error=%s", error)
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, BEGIN_PAUSE_S_MAX)
 
+    def _open_if_ended(self) -> None:
+        with self._life:
+            if self._has_ended:
+                self._open()
+
     # Writes
 
     async def submit(self, request: Request) -> WriteAnswer | OmnirayError:
+        if self._is_leaving and self._publisher.under_way(request.header.commit_id) is None:
+            return _leaving(self._address)
         try:
             return await asyncio.wrap_future(self._publisher.submit(request))
         except OmnirayError as error:
@@ -287,7 +399,7 @@ class PublisherActor:
 
     async def status(self) -> Status:
         gauges, newest = self._publisher.gauges, self._publisher.newest
-        recovered = await self._reconciler.recovered.remote() if self._reconciler is not None else 0
+        recovered = await self._reconciler.recovered()
         return Status(
             uri=self._storage.uri,
             address=self._address,
@@ -306,47 +418,43 @@ class PublisherActor:
             queue_owners=self._queues.made,
         )
 
-    async def begin(self) -> None:
-        """Have the reconciler start: it asks this actor for the end of the line, so this one has to be there."""
-        await asyncio.to_thread(self._reconcile)
+    async def begin(self, instead_of: str) -> OmnirayError | None:
+        """Be there for a client; a life that has ended is begun anew, if the line may be taken."""
+        if self._is_leaving:
+            return _leaving(self._address)
+        self._instead_of = instead_of
+        try:
+            return await asyncio.to_thread(self._open_if_ended)
+        except OmnirayError as error:
+            return error
 
     async def drain(self) -> None:
-        """Finish what is under way, take nothing more, and hand the line back to everybody."""
+        """Take nothing more, finish what is under way, and hand the line back to everybody."""
+        self._is_leaving = True
         while not self._publisher.is_idle:
             await asyncio.sleep(0.01)
-        self._publisher.end(Fenced("the coordinator was taken down; start it again with 'omniray up'"))
+        self._publisher.end(_leaving(self._address))
         await asyncio.to_thread(self._hand_back)
 
     def _hand_back(self) -> None:
-        if self._reconciler is not None:
-            ray().get(self._reconciler.flush.remote(), timeout=CALL_TIMEOUT_S)
-            ray().get(self._reconciler.close.remote(), timeout=CALL_TIMEOUT_S)
+        self._reconciler.close()
         release(self._tip, self._owner)
 
     # Phase D
 
-    def _reconcile(self) -> None:
-        self._reconciler = _create(
-            ReconcilerActor, self._place.reconciler, self._place, self._storage, max_concurrency=8
-        )
-
     def _landed(self, landed: CommitObject, operation_id: str) -> None:
-        if self._reconciler is None:
-            self._reconcile()
-        noticed: Future[Finalised] = self._reconciler.notice.remote(landed, operation_id).future()
-        noticed.add_done_callback(self._noticed)
+        self._reconciler.notice(landed, operation_id)
 
-    def _noticed(self, noticed: Future[Finalised]) -> None:
-        if noticed.exception() is None:
-            self._finalised = noticed.result()
-            self._publisher.finalised(self._finalised.through, self._finalised.drifted)
+    def _noticed(self, finalised: Finalised) -> None:
+        self._finalised = finalised
+        self._publisher.finalised(finalised.through, finalised.drifted)
 
 
-def create_publisher(place: Place, storage: Storage, address: str, queue_owners: int) -> Any:
-    """The publisher of a branch: the one that is there, or a new one."""
+def create_publisher(place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> Any:
+    """The publisher of a branch: the one that is there, or a new one, which takes over from `instead_of` if need be."""
     groups = {"concurrency_groups": {"admin": 64}}
     return _create(
-        PublisherActor, place.publisher, place, storage, address, queue_owners, groups=groups,
+        PublisherActor, place.publisher, place, storage, address, queue_owners, instead_of, groups=groups,
         max_concurrency=WRITES_MAX,
     )  # fmt: skip
 
@@ -359,6 +467,21 @@ def _create(
         name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached",
         max_restarts=-1, max_task_retries=0, num_cpus=0, max_concurrency=max_concurrency,
     ).remote(*arguments)  # fmt: skip
+
+
+def _close_quietly(reconciler: Reconciler) -> None:
+    try:
+        reconciler.close()
+    except OmnirayError as error:  # its successor does what it leaves
+        log.warning("event=reconciler_not_closed error=%s", error)
+
+
+def _leaving(address: str) -> Unreachable:
+    return Unreachable(
+        f"the coordinator at {address} was taken down and takes no more writes; nothing was written: connect again, "
+        "which starts one, or write with 'omniray.open'",
+        address=address,
+    )
 
 
 def _part(base: Base, table_keys: Sequence[str]) -> Base:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -19,9 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from omniray.coordinator.batch_writer import IN_FLIGHT, ROWS, BatchWriter
 from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.service import Service, serve
-from omniray.engine.errors import Fenced, InputError, Moved, OutcomeUnknown, Overloaded, Unreachable
+from omniray.coordinator.service import Service, absolute, serve
+from omniray.engine.errors import Fenced, InputError, LineOwned, Moved, OutcomeUnknown, Overloaded
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
 from omniray.engine.identity import new_ulid
@@ -33,8 +34,10 @@ from omniray.engine.mutate import MutationIntent
 from omniray.engine.request import Header, MutationRequest, PreparedRequest, Request
 from omniray.engine.schema import Schema
 from omniray.engine.snapshot import Snapshot
+from omniray.engine.source_files import find_file
 from omniray.engine.store import open_store
 from omniray.engine.write import Author, Outcome, WriteResult, checked_txn_id
+from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
     from omniray.coordinator.actors import Status
@@ -44,6 +47,7 @@ IN_FLIGHT_MAX = 64
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 JUDGEMENTS_MAX = 100
+WORKERS_BYTES_MIN = 32 << 20
 
 
 def connect(
@@ -132,10 +136,14 @@ class Client:
         self._refuse_closed()
         deadline = _deadline(timeout_s or self._timeout_s)
         options = LoadOptions.checked(mode, on_error, rejects)
-        intent = self._graph.prepare_load(
-            source, options, self._written_by(actor, tenant), expected_versions or {},
-            type=type, format=format, progress=progress, txn_id=txn_id or new_ulid(),
-        )  # fmt: skip
+        author = self._written_by(actor, tenant)
+        if txn_id is None and (files := _large_files(source)):
+            intent = self._staged_by_workers(files, options, author, expected_versions or {}, type, format)
+        else:
+            intent = self._graph.prepare_load(
+                source, options, author, expected_versions or {},
+                type=type, format=format, progress=progress, txn_id=txn_id or new_ulid(),
+            )  # fmt: skip
         with intent:
             request = intent.request(self._graph.schema_state.schema_hash)
             answer = self._send_prepared(intent, deadline) if request is None else self._send(request, deadline)
@@ -171,11 +179,17 @@ class Client:
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
         """`load`, in the background: the future has its result. Many may be under way at once."""
+        self._refuse_closed()
         return self._pool.submit(self.load, source, **options)
 
     def submit_mutate(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> Future[WriteResult]:
         """`mutate`, in the background."""
+        self._refuse_closed()
         return self._pool.submit(self.mutate, text, params, **options)
+
+    def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
+        """A writer that gathers records and loads them in batches; `options` are those of `load`."""
+        return BatchWriter(self.submit_load, options, rows=rows, in_flight=in_flight)
 
     async def load_async(self, source: Any, **options: Any) -> WriteResult:
         """`load`, for asyncio."""
@@ -184,6 +198,29 @@ class Client:
     async def mutate_async(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> WriteResult:
         """`mutate`, for asyncio."""
         return await asyncio.wrap_future(self.submit_mutate(text, params, **options))
+
+    def _staged_by_workers(
+        self,
+        files: Sequence[str],
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        type: str | None,
+        format: str | None,
+    ) -> LoadIntent:
+        """A load of several large files, each of them read, checked and staged by a worker."""
+        uri, _, _, storage_options, _, _ = self._arguments
+        intent = self._graph.begin_load(options, author, expected_versions)
+        try:
+            concerned = [self.schema.type(type)] if type is not None else list(self.schema)
+            since_us = intent.announce(one.table_key for one in concerned)
+            parts = staged_parts(absolute(uri), storage_options, files, options, since_us, type=type, format=format)
+            for part in parts:
+                intent.take_part(part)
+        except BaseException:
+            intent.close(used=False)
+            raise
+        return intent
 
     def _send_prepared(self, intent: LoadIntent, deadline: float) -> WriteAnswer:
         """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
@@ -210,12 +247,22 @@ class Client:
                 pause_s = max(pause_s, error.facts["retry_after_s"])
                 if time.monotonic() + pause_s > deadline:
                     raise
-            except (Fenced, Unreachable, OutcomeUnknown) as error:
+            except (Fenced, OutcomeUnknown) as error:
                 if time.monotonic() + pause_s > deadline:
                     raise _unknown(request) from error
-                self._service = self._service.found_again(self._graph)
+                self._find_again(request, deadline)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    def _find_again(self, request: Request, deadline: float) -> None:
+        try:
+            self._service = self._service.found_again(self._graph, _left(request, deadline))
+        except LineOwned as gone:
+            raise OutcomeUnknown(
+                f"write {request.header.commit_id} was not answered, and may have landed before that: {gone}; send it "
+                "again with this txn_id, and it is applied once",
+                txn_id=request.header.commit_id, **gone.facts,
+            ) from gone  # fmt: skip
 
     def _written_by(self, actor: str | None, tenant: str | None) -> Author:
         given = {"actor": actor, "tenant": tenant}
@@ -276,6 +323,17 @@ class Client:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise InputError("the client is closed; connect again")
+
+
+def _large_files(source: Any) -> list[str]:
+    """The files of a load that is worth the workers: several, and large; none if it is anything else."""
+    if not isinstance(source, list | tuple) or len(source) < 2:
+        return []
+    if not all(isinstance(one, str | PathLike) for one in source):
+        return []
+    files = [find_file(one) for one in source]
+    is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
+    return [file.path for file in files] if is_large else []
 
 
 def _deadline(timeout_s: float) -> float:

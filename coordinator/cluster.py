@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omniray.engine.errors import Unreachable
 
 NAMESPACE = "omniray"
+LOCAL = "local"
+CONNECT_TIMEOUT_S = 5.0
+_CURRENT_CLUSTER = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")
 
 # Ray reads these when it is imported. Whoever sets them wins.
 _ENVIRONMENT = {
@@ -63,23 +69,51 @@ class Storage:
 def join(address: str | None) -> bool:
     """Connect this process to a cluster: the one at an address, or the one on this machine; else start one.
 
-    Whether it was started here, so that it ends with this process.
+    Whether it was started here, so that it ends with this process. `local` always starts one.
     """
-    module = ray()
-    if module.is_initialized():
+    if ray().is_initialized():
         return False
-    try:
-        _init(address=address or "auto")
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        if address is not None:
-            raise Unreachable(
-                f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}; start one with 'omniray up', or "
-                "give another address",
-                address=address,
-            ) from error
-        _init(include_dashboard=False)
+    wanted = address or _running_here() or LOCAL
+    if wanted == LOCAL:
+        _init(address=LOCAL, include_dashboard=False)
         return True
+    if not _is_listening(wanted):
+        raise _no_cluster(wanted, "nothing listens there")
+    try:
+        _init(address=wanted)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_cluster(wanted, str(error).splitlines()[0]) from error
     return False
+
+
+def _running_here() -> str | None:
+    """The cluster that this machine is part of. What Ray wrote down may be of one that is gone, and is tried."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address
+    try:
+        written = _CURRENT_CLUSTER.read_text().strip()
+    except OSError:
+        return None
+    return written if written and _is_listening(written) else None
+
+
+def _is_listening(address: str) -> bool:
+    """Whether a connection can be made: Ray itself waits for minutes, and writes about it. Other forms are Ray's."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()) or "/" in host:
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _no_cluster(address: str, reason: str) -> Unreachable:
+    return Unreachable(
+        f"no Ray cluster answers at {address}: {reason}; start one with 'omniray up', or give another address",
+        address=address,
+    )
 
 
 def _init(**options: Any) -> None:

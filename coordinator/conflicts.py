@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from omniray.coordinator.together import judge_together, runs
 from omniray.engine.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, OmnirayError
 from omniray.engine.overlay import Overlay
 from omniray.engine.pinned import State
@@ -44,25 +45,46 @@ class JudgedRound:
 
 def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> JudgedRound:
     """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read."""
-    overlay = Overlay(state, schema)
-    last_writer: dict[str, str] = {}
-    accepted: list[tuple[Request, Resolution]] = []
-    answers: dict[str, WriteAnswer | OmnirayError] = {}
-    for request in requests:
-        commit_id = request.header.commit_id
+    round = _Round(Overlay(state, schema), schema)
+    for run in runs(requests, schema):
+        together = judge_together(run, round.overlay, schema)
+        if together is None:
+            for request in run:
+                round.judge(request)
+        else:
+            for request, resolution in zip(run, together, strict=True):
+                round.settle(request, resolution)
+    return JudgedRound(tuple(round.accepted), round.answers, round.overlay.writes())
+
+
+class _Round:
+    """A round under judgement: what was accepted so far, and the state that leaves."""
+
+    def __init__(self, overlay: Overlay, schema: Schema) -> None:
+        self.overlay, self._schema = overlay, schema
+        self.accepted: list[tuple[Request, Resolution]] = []
+        self.answers: dict[str, WriteAnswer | OmnirayError] = {}
+        self._last_writer: dict[str, str] = {}
+
+    def judge(self, request: Request) -> None:
         try:
-            _check_versions(request.header.expected_versions, overlay, schema, last_writer)
-            resolution = request.resolve(overlay, schema)
+            _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
+            resolution = request.resolve(self.overlay, self._schema)
         except (InputError, Conflict) as error:
-            answers[commit_id] = _naming_winner(error, overlay)
-            continue
+            self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)
+        else:
+            self.settle(request, resolution)
+
+    def settle(self, request: Request, resolution: Resolution) -> None:
+        """A write is accepted, or has no effect."""
+        commit_id = request.header.commit_id
         if not resolution.tables:
-            answers[commit_id] = WriteAnswer(WriteResult(None, 0, 0, resolution.rejected), resolution.unfit)
-            continue
-        overlay.take(resolution.tables, commit_id)
-        last_writer.update(dict.fromkeys(resolution.tables, commit_id))
-        accepted.append((request, resolution))
-    return JudgedRound(tuple(accepted), answers, overlay.writes())
+            result = WriteResult(None, 0, 0, resolution.rejected)
+            self.answers[commit_id] = WriteAnswer(result, resolution.unfit)
+            return
+        self.overlay.take(resolution.tables, commit_id)
+        self._last_writer.update(dict.fromkeys(resolution.tables, commit_id))
+        self.accepted.append((request, resolution))
 
 
 def _check_versions(

@@ -226,7 +226,7 @@ class Rounds:
             case Landed(number):
                 return self._landed(number)
             case Overtaken(number):
-                return self._void_from(number, failures=1)
+                return self._overtaken(number)
             case Failed(number, error, blamed):
                 return self._failed(number, error, blamed)
             case Ended(error):
@@ -279,6 +279,11 @@ class Rounds:
         # A round on top that changes nothing is confirmed all the same: since this object landed, and while its answer
         # was on its way, a successor may have taken over and committed.
         return [Release(number), *self._advance()]
+
+    def _overtaken(self, number: int) -> list[Instruction]:
+        if self._find(number) is None:
+            return []
+        return self._void_from(number, failures=1)
 
     def _failed(self, number: int, error: OmnirayError, blamed: frozenset[str]) -> list[Instruction]:
         if (round := self._find(number)) is None:

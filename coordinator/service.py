@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from omniray.coordinator import cluster
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from omniray.coordinator.conflicts import WriteAnswer
 
 START_TIMEOUT_S = 120.0
+LOOK_EVERY_S = 0.2
 QUEUE_OWNERS_MAX = 8
 
 
@@ -43,8 +45,8 @@ class Service:
         except module.exceptions.GetTimeoutError as error:
             self.publisher.abandon.remote(request.header.commit_id)
             raise OutcomeUnknown("no answer in time", txn_id=request.header.commit_id) from error
-        except module.exceptions.RayError as error:
-            raise _unreachable(self.address, error) from error
+        except module.exceptions.RayError as error:  # it may have run all the same
+            raise OutcomeUnknown(_silent(self.address, error), txn_id=request.header.commit_id) from error
         if isinstance(answer, OmnirayError):
             raise answer
         answered: WriteAnswer = answer
@@ -64,12 +66,21 @@ class Service:
         report: RecoveryReport = self._of_reconciler("recover", timeout_s)
         return report
 
-    def found_again(self, graph: Graph) -> Service:
-        """The service after its publisher has died or lost the line: the one that owns the line now."""
+    def found_again(self, graph: Graph, timeout_s: float) -> Service:
+        """The service after its publisher has died or lost the line; raises `LineOwned` if there is none here any more.
+
+        One that was taken down is not started again: whoever took it down would have to fight its clients.
+        """
+        owner = graph.owner
+        if owner == EMBEDDED:
+            raise LineOwned(
+                f"the coordinator at {self.address} was taken down: connect again, which starts one", owner=owner
+            )
         try:
-            return serve(graph, self.storage.uri, self.storage.options, self.address)
-        except (LineOwned, Unreachable):
+            found = serve(graph, self.storage.uri, self.storage.options, self.address, timeout_s=timeout_s)
+        except Unreachable:
             return self  # it is asked again, until its caller's time is over
+        return replace(found, started_ray=self.started_ray)
 
     def down(self, timeout_s: float) -> None:
         """Drain, hand the line back to everybody, and end the actors."""
@@ -105,14 +116,14 @@ def serve(
     address: str | None,
     *,
     take_over: bool = False,
+    timeout_s: float = START_TIMEOUT_S,
 ) -> Service:
     """The coordinator of a graph: the one that serves it, or a new one on the cluster at `address` or of this machine.
 
     One that serves it from another cluster is not taken over, unless that is asked for: two never serve at once.
     """
-    from omniray.coordinator.actors import create_publisher
-
-    serving_at = _serving_at(graph)
+    owner = graph.owner
+    serving_at = _serving_at(owner)
     started_ray = cluster.join(address or serving_at)
     here = cluster.address()
     if serving_at is not None and serving_at != here and not take_over:
@@ -122,15 +133,31 @@ def serve(
             address=serving_at,
         )
     place = Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
-    storage = Storage(_absolute(uri), None if storage_options is None else dict(storage_options))
-    publisher = cluster.find(place.publisher) or create_publisher(place, storage, here, _queue_owners())
-    _answer(publisher, "begin", START_TIMEOUT_S, here, group="admin")
+    storage = Storage(absolute(uri), None if storage_options is None else dict(storage_options))
+    publisher = _begin(place, storage, here, owner if take_over else "", timeout_s)
     return Service(publisher, place, storage, here, started_ray)
 
 
-def _serving_at(graph: Graph) -> str | None:
+def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
+    """The publisher, once it is there: Ray may be restarting it."""
+    from omniray.coordinator.actors import create_publisher
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        publisher = cluster.find(place.publisher) or create_publisher(place, storage, here, _queue_owners(), instead_of)
+        left_s = max(0.0, deadline - time.monotonic())
+        try:
+            _answer(publisher, "begin", left_s, here, instead_of, group="admin")
+        except Unreachable:
+            if left_s <= LOOK_EVERY_S:
+                raise
+            time.sleep(LOOK_EVERY_S)
+        else:
+            return publisher
+
+
+def _serving_at(owner: str) -> str | None:
     """The address of the coordinator that owns the line, unless it is known to be dead."""
-    owner = graph.owner
     return None if owner == EMBEDDED or is_owner_known_dead(owner) else Incarnation.parse(owner).address
 
 
@@ -139,7 +166,7 @@ def _queue_owners() -> int:
     return max(1, min(QUEUE_OWNERS_MAX, cpus // 2))
 
 
-def _absolute(uri: str) -> str:
+def absolute(uri: str) -> str:
     return uri if "://" in uri else os.path.abspath(uri)
 
 
@@ -153,21 +180,16 @@ def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments:
         if isinstance(error.cause, OmnirayError):
             raise error.cause from error
         raise
-    except module.exceptions.RayActorError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, OmnirayError):
-            raise cause from error
-        raise _unreachable(address, error) from error
     except module.exceptions.RayError as error:
-        raise _unreachable(address, error) from error
+        raise Unreachable(_silent(address, error), address=address) from error
     if isinstance(answer, OmnirayError):
         raise answer
     return answer
 
 
-def _unreachable(address: str, error: BaseException) -> Unreachable:
+def _silent(address: str, error: BaseException) -> str:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return Unreachable(f"the coordinator at {address} does not answer: {first}", address=address)
+    return f"the coordinator at {address} does not answer: {first}"
 
 
 def _end(name: str) -> bool:

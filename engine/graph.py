@@ -26,11 +26,13 @@ from omniray.engine.load_options import LoadOptions
 from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.owner import release, take_over
+from omniray.engine.part import StagedPart, stage_part
 from omniray.engine.repair import Repair, RepairReport
 from omniray.engine.schema import Schema
 from omniray.engine.schema_files import SchemaState, read_schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.snapshot import Snapshot
+from omniray.engine.sources import open_source
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
@@ -211,6 +213,20 @@ class Graph:
             storage=self._storage, open_table=self._open_newest, type_name=type, format=format, progress=progress,
             txn_id=txn_id, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._reading.newest),
         )  # fmt: skip
+
+    def begin_load(self, options: LoadOptions, author: Author, expected_versions: Mapping[str, int]) -> LoadIntent:
+        """A load whose parts are staged elsewhere, with `stage_part`, and added to it."""
+        return LoadIntent(
+            self._schema, options, author, expected_versions, self._storage, self._open_newest,
+            txn_id=None, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._reading.newest),
+        )  # fmt: skip
+
+    def stage_part(
+        self, source: Any, options: LoadOptions, since_us: int, *, type: str | None = None, format: str | None = None
+    ) -> StagedPart:
+        """Read, check and stage one part of a load that was begun elsewhere."""
+        opened = open_source(source, self._schema, type_name=type, format=format)
+        return stage_part(opened, self._schema, options, self._storage, self._open_newest, since_us)
 
     def judge(self, intent: LoadIntent) -> tuple[Resolution, dict[str, int]]:
         """Resolve a load on the newest state, and say on which versions of which tables that rests."""

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import duckdb
 import numpy as np
@@ -82,6 +82,17 @@ class TableLog:
         self.rows += rows.num_rows
         return int(chunk.nbytes)
 
+    def extend(self, keys: pa.Table, sources: np.ndarray[Any, Any]) -> int:
+        """Take keys that another log has numbered from 0; `sources` gives the number here for each number there."""
+        row, source = keys.column_names.index("row"), keys.column_names.index("source")
+        keys = keys.set_column(row, "row", pa.array(keys["row"].to_numpy() + self.rows, pa.int64()))
+        if keys.num_rows:
+            keys = keys.set_column(source, "source", pa.array(sources[keys["source"].to_numpy()], pa.int32()))
+        self.buffer.append(keys)
+        self.buffer_bytes += keys.nbytes
+        self.rows += keys.num_rows
+        return int(keys.nbytes)
+
     def delete(self, ids: pa.StringArray) -> None:
         self._deleted.append(ids)
 
@@ -147,22 +158,18 @@ class KeyLog:
         table.delete(ids)
 
     def packed(self) -> PackedKeys:
-        """Everything that was added, to be sent to another process; only for a log that is judged as Arrow."""
-        tables = {}
-        for key, table in self._tables.items():
-            assert not table.table, "a log that has spilled is judged where it lies"
-            keys = pa.concat_tables(table.buffer).combine_chunks() if table.buffer else no_keys(table.type).arrow
-            tables[key] = (table.mode, keys)
-        return PackedKeys(tuple(self._sources), tables)
+        """Everything that was added, to be sent to another process."""
+        return PackedKeys(tuple(self._sources), {key: (t.mode, self._arrow(t)) for key, t in self._tables.items()})
 
-    @classmethod
-    def unpacked(cls, schema: Schema, packed: PackedKeys) -> KeyLog:
-        log = cls(schema)
-        log._sources = {name: number for number, name in enumerate(packed.sources)}
+    def extend(self, packed: PackedKeys) -> None:
+        """Take the keys of another log, whose rows come after those of this one."""
+        numbers = np.array([self._sources.setdefault(name, len(self._sources)) for name in packed.sources], np.int32)
         for key, (mode, keys) in packed.tables.items():
-            table = log._tables[key] = TableLog(schema.by_table_key[key], mode)
-            table.buffer, table.buffer_bytes, table.rows = [keys], keys.nbytes, keys.num_rows
-        return log
+            type = self._schema.by_table_key[key]
+            self.begin(type, mode)
+            self._buffer_bytes += self._tables[key].extend(keys, numbers)
+        if self._buffer_bytes > BUFFER_BYTES_MAX:
+            self._spill(max(self._tables.values(), key=lambda table: table.buffer_bytes))
 
     def close(self) -> None:
         """Give back memory and disk."""
@@ -206,6 +213,12 @@ class KeyLog:
             if self._is_large(table) and not table.table:
                 connection.register(self._name(table), pa.concat_tables(table.buffer))
         return connection
+
+    def _arrow(self, table: TableLog) -> pa.Table:
+        if table.table:
+            self._spill(table)
+            return self._private_database().execute(f"from {table.table} order by row").to_arrow_table()
+        return pa.concat_tables(table.buffer).combine_chunks() if table.buffer else no_keys(table.type).arrow
 
     def _is_large(self, table: TableLog) -> bool:
         return table.rows > self._memory_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from omniray.engine.keylog import KeyLog
 from omniray.engine.lease import Lease
 from omniray.engine.load_options import LoadOptions, OnError
 from omniray.engine.mode import Mode
+from omniray.engine.part import StagedPart
 from omniray.engine.payload import LoadPayload
 from omniray.engine.pinned import State
 from omniray.engine.records import ConformedBatch, Rejection, as_error
@@ -117,6 +118,20 @@ class LoadIntent:
                 progress(source, records)
         for sink in self._sinks.values():
             sink.finish()
+
+    def announce(self, table_keys: Iterable[str]) -> int:
+        """Say that files of these tables will be staged elsewhere for this load; since when, by the store's clock."""
+        return min(self._announce(self._open_table(key)) for key in table_keys)
+
+    def take_part(self, part: StagedPart) -> None:
+        """Add a part that was staged elsewhere; its rows come after all that were added before."""
+        self._refuse(list(part.rejections))
+        for key, staged in part.tables.items():
+            if key not in self._sinks:
+                type = self._schema.by_table_key[key]
+                self._sinks[key] = RowSink(type, self._storage, self._open_table, self._announce)
+            self._sinks[key].take(staged)
+        self._log.extend(part.keys)
 
     def _refuse(self, rejections: list[Rejection]) -> None:
         if rejections and self._options.on_error is OnError.FAIL:

@@ -98,7 +98,8 @@ class LoadRequest:
                 yield schema.type(type.target).table_key, keys[DST].combine_chunks()
 
     def resolve(self, state: State, schema: Schema) -> Resolution:
-        with KeyLog.unpacked(schema, self.keys) as log:
+        with KeyLog(schema) as log:
+            log.extend(self.keys)
             return resolve_load(
                 log, schema, state, self.options, self.rejected, self._rows_left, lookup_keys_max=INLINE_ROWS_MAX
             )

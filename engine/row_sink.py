@@ -34,8 +34,11 @@ class RowSink:
         storage: TableStorage,
         open_table: Callable[[str], Table],
         announce: Callable[[Table], int],
+        *,
+        inline_rows_max: int = INLINE_ROWS_MAX,
     ) -> None:
         self._type, self._storage, self._open_table, self._announce = type, storage, open_table, announce
+        self._inline_rows_max = inline_rows_max
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -54,8 +57,19 @@ class RowSink:
         self._batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        if self._rows > INLINE_ROWS_MAX or self._bytes > INLINE_BYTES_MAX:
+        if self._rows > self._inline_rows_max or self._bytes > INLINE_BYTES_MAX:
             self._start_staging()
+
+    def take(self, staged: StagedRows) -> None:
+        """Add rows that were staged elsewhere; a sink that takes some is given no others."""
+        before = self._staged or StagedRows((), 0, staged.staged_since_us)
+        since_us = min(before.staged_since_us, staged.staged_since_us)
+        self._staged = StagedRows((*before.fragments, *staged.fragments), before.rows + staged.rows, since_us)
+
+    @property
+    def staged(self) -> StagedRows:
+        """The rows that were staged."""
+        return self._staged or StagedRows((), 0, self._since_us)
 
     def finish(self) -> None:
         """The source has ended."""

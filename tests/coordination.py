@@ -38,7 +38,7 @@ from omniray.engine.store import ObjectStore
 from omniray.engine.tip import Tip
 from omniray.engine.write import Affected, Author, Resolution
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 20.0
 
 Told = WriteAnswer | OmnirayError
 """What somebody is told of a write."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -110,12 +112,15 @@ class Bench:
         for writers in self._scale.writers or scenario.writers:
             for system in self._systems:
                 try:
-                    yield race(
+                    run = race(
                         name, system, work, writers=writers, seconds=self._scale.seconds,
                         delay_ms=self._scale.delay_ms, on_disk=scenario.on_disk,
                     )  # fmt: skip
                 except (RunFailed, subprocess.SubprocessError) as error:
                     self._skip(f"{name}, {system}, N = {writers} failed: {error}")
+                    continue
+                self._console.print(f"{name}, {system}, N = {writers}: {run.commits_per_s:,.1f}/s", style="dim")
+                yield run
 
     def report(self, started: datetime) -> Report:
         machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
@@ -200,4 +205,5 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what runs beside it is ended, too
     main()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -96,7 +97,7 @@ def race(
 ) -> Run:
     """Prepare the tables, let the writers write, scan."""
     with fresh_store(on_disk=on_disk) as store:
-        place = store.place(system)
+        place = store.place(f"{system}-{token_hex(4)}")  # new each time: DuckLake's catalog outlives its store
         with member(system, place, work) as witness:
             witness.ask(do="prepare")
             with serving(system, place) as address:

@@ -1,7 +1,8 @@
 """DuckLake, its catalog in a PostgreSQL, its data where everybody's is.
 
 It runs only where somebody has set it up: `BENCH_DUCKLAKE_CATALOG` is the connection string of an empty database
-("host=… dbname=…"), `BENCH_DUCKLAKE_PYTHON` a Python whose DuckDB has the extensions ducklake, postgres and httpfs.
+("host=… dbname=…"), `BENCH_DUCKLAKE_PYTHON` a Python that has pyarrow, rich and a DuckDB with its extensions, installed
+by DuckDB itself or by pip (duckdb-extension-ducklake, -postgres-scanner, -httpfs).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +23,7 @@ from bench.peers.rows import Batch, Workload, base
 from bench.peers.systems import Place, System
 
 CATALOG = "BENCH_DUCKLAKE_CATALOG"
-_EXTENSIONS = ("ducklake", "postgres", "httpfs")
+_EXTENSIONS = ("ducklake", "postgres_scanner", "httpfs")
 _COLUMNS = ("email", "city", "age", "score")
 
 
@@ -82,8 +85,16 @@ def _merge(table: str) -> str:
 def _with_extensions() -> Any:
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})
     for extension in _EXTENSIONS:
-        connection.execute(f"LOAD {extension}")
+        connection.execute(f"LOAD '{_from_pip(extension) or extension}'")
     return connection
+
+
+def _from_pip(extension: str) -> Path | None:
+    """The file of an extension that came as a package."""
+    package = find_spec(f"duckdb_extension_{extension}")
+    if package is None or package.origin is None:
+        return None
+    return next(Path(package.origin).parent.glob(f"extensions/*/{extension}.duckdb_extension"), None)
 
 
 def _attached(place: Place) -> Any:

@@ -27,7 +27,7 @@ DRAIN_STEPS = 20_000
 LIVES_MAX = 7
 ROWS_MAX = 900
 COST_MAX = WRITE_COST + ROW_COST * ROWS_MAX
-KEYS = ("a", "b", "c")
+KEYS = ("a", "b")
 TABLE = "T"
 BIRTH = CommitObject(1, "", "birth", 1, EMBEDDED, {TABLE: Pin(1, "t1", 1, 0)}, finalised_through=1)
 
@@ -101,7 +101,8 @@ class Weather:
     """How likely each trouble is, at each step or for each request."""
 
     store: float = 0.0  # a request fails, is late, or loses its answer
-    slow: float = 0.0  # a job takes very long
+    slow: float = 0.0  # a step of a job takes very long
+    slow_job: str = ""  # the only kind of job to which that happens
     cold: float = 0.0  # a queue has lost what it staged
     drift: float = 0.0  # a table can't be written to, which is the fault of some writes
     crash: float = 0.0
@@ -116,8 +117,8 @@ def _any_weather(rng: random.Random) -> Weather:
         return rng.choice(rates)
 
     return Weather(
-        store=some(0, 0.03, 0.1), slow=some(0, 0.05, 0.2), cold=some(0, 0.05, 0.2), drift=some(0, 0, 0.1, 0.3),
-        crash=some(0, 0, 0.01), suspicion=some(0, 0.01, 0.03), meddling=some(0, 0, 0.02),
+        store=some(0, 0.03, 0.1), slow=some(0, 0.1, 0.3), slow_job=rng.choice(("", "stage", "commit")), cold=some(0, 0.05, 0.3), drift=some(0, 0, 0.1, 0.3),
+        crash=some(0, 0, 0.01), suspicion=some(0, 0, 0.02), meddling=some(0, 0.02, 0.1),
         impatience=some(0, 0.02), confusion=some(0, 0.3),
     )  # fmt: skip
 
@@ -136,7 +137,7 @@ class Errand:
     told: Told | None = None
 
     def hear(self, told: Told, world: World) -> None:
-        self.at, self.not_before = None, world.now + (50 if told is Told.OVERLOADED else 10)
+        self.at, self.not_before = None, world.now + (80 if told is Told.OVERLOADED else 10)
         self.in_doubt = self.in_doubt or told is Told.ENDED
         gives_up = told is Told.FAILED and not self.in_doubt and world.rng.random() < 0.5
         if gives_up or told in (Told.COMMITTED, Told.REFUSED, Told.NOTHING):
@@ -175,7 +176,9 @@ class World:
         self.tally: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._extend(BIRTH, Content())
-        self.errands = [Errand(write) for write in _wishes(rng, self.is_saturated)]
+        span = 0 if self.is_saturated else rng.choice((0, TURMOIL_STEPS))
+        wishes = _wishes(rng, self.is_saturated)
+        self.errands = [Errand(write, not_before=rng.randint(0, span)) for write in wishes]
         self.writes |= {errand.write.write_id: errand.write for errand in self.errands}
         self._by_id = {errand.write.write_id: errand for errand in self.errands}
 
@@ -284,14 +287,18 @@ class World:
     def _advance(self, job: Job) -> None:
         try:
             next(job.steps)
+            job.due = self.now + self._delay(job.steps)
         except StopIteration as done:
             self.jobs.remove(job)
             if done.value is not None:
                 job.publisher.dispatch(done.value)
 
     def start(self, publisher: Publisher, steps: Steps) -> None:
-        wait = self.rng.choice((20, 60, 150)) if self.is_unlucky(self.weather.slow) else 0
-        self.jobs.append(Job(publisher, steps, self.now + wait))
+        self.jobs.append(Job(publisher, steps, self.now + self._delay(steps)))
+
+    def _delay(self, steps: Steps) -> int:
+        is_slow = self.weather.slow_job in steps.__name__ and self.is_unlucky(self.weather.slow)
+        return self.rng.choice((10, 30, 100)) if is_slow else 0
 
     def _see_that_somebody_serves(self) -> None:
         active = [publisher for publisher in self.publishers if publisher.is_alive and not publisher.has_ended]
@@ -327,7 +334,7 @@ class World:
     def _meddle(self) -> None:
         """A recovery raises the epoch, or somebody who speaks for the owner is faster than its rounds."""
         operation = self.new_operation()
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.1:
             raised = line.change_owner(self.newest, op_id=operation, owner=EMBEDDED)
             self.putters[operation] = EMBEDDED
             self.apply(raised)
@@ -346,6 +353,11 @@ class World:
                 publisher.dispatch(r.Abandoned(errand.write.write_id))
 
     # The end
+
+    def calm_down(self) -> None:
+        self.weather = Weather()
+        for job in self.jobs:
+            job.due = self.now
 
     @property
     def is_done(self) -> bool:
@@ -494,6 +506,7 @@ class Publisher:
 
     def _stage(self, number: int, work: Work) -> Steps:
         yield
+        yield
         weather = self.world.weather
         if self.world.is_unlucky(weather.cold):
             return r.Overtaken(number)
@@ -506,7 +519,6 @@ class Publisher:
         operation = self.world.new_operation()
         work.ours = _object(work.base, operation, work.accepted, work.after.version)
         self.world.contents[operation] = work.after
-        yield
         return r.Staged(number)
 
     def _commit(self, number: int, work: Work) -> Steps:
@@ -674,7 +686,7 @@ def run(seed: int) -> World:
         if world.is_done:
             break
         if world.now == TURMOIL_STEPS:
-            world.weather = Weather()
+            world.calm_down()
         world.step()
     world.check_end()
     return world

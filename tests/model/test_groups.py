@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ EXAMPLES = int(os.environ.get("GROUPS_EXAMPLES", "4"))
 GROUPS = int(os.environ.get("GROUPS_PER_EXAMPLE", "3"))
 
 _SIZES = st.sampled_from((1, 2, 3, 5, 8))
+_MODE = st.sampled_from(("append", "append", "merge"))
 _KIND = st.sampled_from(("load", "load", "mutate", "mutate"))
 _EXPECTED = st.sampled_from((None,) * 6 + ("now", "older"))
 _ON_ERROR = st.sampled_from(("fail", "fail", "fail", "reject"))
@@ -216,24 +217,43 @@ def _small_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(constraints.judge, "__kwdefaults__", {"reject": False, "lookup_keys_max": 1})
 
 
-@pytest.mark.parametrize("limits", [lambda patch: None, _small_limits], ids=["as they are", "all exceeded"])
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+_LIMITS = pytest.mark.parametrize("limits", [lambda patch: None, _small_limits], ids=["as they are", "all exceeded"])
+_SETTINGS = settings(
+    max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a failure is small already, and shrinking takes minutes
+)  # fmt: skip
+
+
+@_LIMITS
+@_SETTINGS
 @given(schema=schemas(edges=(1, 2), annotations=False).map(print_schema), data=st.data())
 def test_writes_in_rounds_are_answered_and_applied_as_if_they_came_one_by_one(
     limits: Callable[[pytest.MonkeyPatch], None], schema: str, data: st.DataObject
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, ExitStack() as things:
-        limits(patch)
-        graphs = TwoGraphs(Path(folder), schema, things)
+    with _two_graphs(limits, schema) as graphs:
         graphs.write_group(_first_writes(data, graphs))
         for _ in range(GROUPS):
             graphs.write_group(_drawn(data, graphs, data.draw(_SIZES)))
+
+
+@_LIMITS
+@_SETTINGS
+@given(schema=schemas(constraints=False, edges=(1, 2), annotations=False).map(print_schema), data=st.data())
+def test_loads_of_one_mode_in_a_row_are_answered_and_applied_as_if_they_came_one_by_one(
+    limits: Callable[[pytest.MonkeyPatch], None], schema: str, data: st.DataObject
+) -> None:
+    """Most rounds are such a row, and most of it need not be judged one by one."""
+    with _two_graphs(limits, schema) as graphs:
+        for _ in range(1 + GROUPS):
+            mode, count = data.draw(_MODE), data.draw(_SIZES)
+            graphs.write_group(Write(replace(data.draw(loads(graphs.model)), mode=mode)) for _ in range(count))
+
+
+@contextmanager
+def _two_graphs(limits: Callable[[pytest.MonkeyPatch], None], schema: str) -> Iterator[TwoGraphs]:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, ExitStack() as things:
+        limits(patch)
+        yield TwoGraphs(Path(folder), schema, things)
 
 
 def _first_writes(data: st.DataObject, graphs: TwoGraphs) -> Iterator[Write]:

@@ -87,10 +87,10 @@ def _put_all_that_is_staged(self: Rounds) -> list[Instruction]:
     return [*(Commit(one.number) if one.changes else Confirm(one.number) for one in staged), *self._begin()]
 
 
-def _void_one_only(self: Rounds, number: int, *rest: Any) -> list[Instruction]:
+def _void_one_only(self: Rounds, number: int, *rest: Any, **named: Any) -> list[Instruction]:
     above = [one for one in self._under_way if one.number > number]
     self._under_way = [one for one in self._under_way if one.number <= number]
-    instructions = _VOID_FROM(self, number, *rest)
+    instructions = _VOID_FROM(self, number, *rest, **named)
     self._under_way += above
     return instructions
 
@@ -167,6 +167,7 @@ TWINS = {
     "a round on top is released with the one below": (Rounds, "_landed", _release_what_changes_nothing_along),
     "an object is put before the one below landed": (Rounds, "_advance", _put_all_that_is_staged),
     "what stands on a lost round goes on": (Rounds, "_void_from", _void_one_only),
+    "late news of a void round are believed": (Rounds, "_overtaken", lambda self, number: _VOID_FROM(self, number, 1)),
     "a whole round is refused for the fault of one": (Rounds, "_failed", _refuse_the_whole_round),
     "blame leaves that rests on a round under way": (Rounds, "_failed", _blame_at_once),
     "the tired are refused with another's error": (Rounds, "_failed", _refuse_the_tired_too),
@@ -178,7 +179,6 @@ TWINS = {
     "what comes back waits behind the others": (TenantQueue, "put_back", _put_behind),
     "credit is not carried over": (TenantQueue, "take", _forget_credit),
     "a tenant stays in front": (TenantQueue, "_to_the_end", _stay_in_front),
-    "a round is judged beside the one below": (Publisher, "_base", lambda self, on: self.tip),
     "an id that is in the line is judged anew": (Publisher, "_repeated", lambda self, work: frozenset()),
     "an unclear put is taken for a failure": (Publisher, "_in_doubt", _take_doubt_for_failure),
     "a publisher goes on after its successor": (Publisher, "_owns", lambda self, newest: True),

@@ -24,12 +24,11 @@ ALL = ["ann", "bob", "cid", "dan", "eve"]
 
 
 class Person:
-    """An overlay over a table with ann, bob and cid, who are 1 year old; each write is made as a judgement makes it."""
+    """An overlay over a table of people who are 1 year old; each write is made as a judgement makes it."""
 
     def __init__(self, *pinned: str) -> None:
         self.held = Held(_SCHEMA, {PERSON: rows_of(_TYPE, pinned, age=1)})
         self.overlay = Overlay(self.held, _SCHEMA)
-        self._number = 0
 
     def take(self, mode: Mode, *ids: str, age: int = 0, writer: str = "w") -> None:
         replaced = NOTHING_REPLACED if mode is Mode.OVERWRITE else self._located(*ids)
@@ -169,7 +168,8 @@ def test_rows_that_are_staged_already_are_handed_on_as_they_are(person: Person) 
 
 
 def test_a_table_that_nobody_wrote_to_is_asked_itself(person: Person) -> None:
-    person.overlay.take({CITY: TableWrite(Mode.APPEND, rows_of(_SCHEMA.by_table_key[CITY], ["rome"]), NOTHING_REPLACED)}, "w")  # fmt: skip # noqa: E501
+    rome = rows_of(_SCHEMA.by_table_key[CITY], ["rome"])
+    person.overlay.take({CITY: TableWrite(Mode.APPEND, rome, NOTHING_REPLACED)}, "w")
     assert person.ages() == {"ann": 1, "bob": 1, "cid": 1}
 
 

@@ -1,0 +1,95 @@
+"""A Ray of the stress test's own, on this machine, and the processes of the actors on it.
+
+It never joins a Ray that runs already: what is killed here must be nobody else's. For a chaos it has a second node,
+so that there is one to lose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from omniray.coordinator.cluster import find, join, ray
+
+OBJECT_STORE_BYTES = 100 << 20
+ANSWER_TIMEOUT_S = 5.0
+# A node that is gone is noticed within seconds; one on a busy machine is not mistaken for gone.
+_SYSTEM_CONFIG = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 10_000,
+    "health_check_failure_threshold": 3,
+}
+
+
+class Nodes:
+    """The nodes of a running cluster; the first one stays, the second one can be lost."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._second: Any = None
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self) -> None:
+        """Bring up a second node."""
+        with _quiet():
+            self._second = self._cluster.add_node(num_cpus=_cpus(), object_store_memory=OBJECT_STORE_BYTES)
+
+    def lose(self) -> None:
+        """Kill the second node at once; its actors go with it."""
+        with _quiet():
+            self._cluster.remove_node(self._second, allow_graceful=False)
+
+
+@contextlib.contextmanager
+def running_nodes() -> Iterator[Nodes]:
+    """A cluster with one node, which this process has joined; all of it is gone when the block ends."""
+    module = ray()
+    with _quiet():
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": _cpus(), "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False,
+                "_system_config": _SYSTEM_CONFIG,
+            },
+        )  # fmt: skip
+    try:
+        join(str(cluster.address))
+        yield Nodes(cluster)
+    finally:
+        with _quiet():
+            module.shutdown()
+            cluster.shutdown()
+
+
+def pid_of(name: str) -> int | None:
+    """The process of an actor; None while it is away."""
+    module, actor = ray(), find(name)
+    try:
+        return None if actor is None else int(module.get(actor.__ray_call__.remote(_pid), timeout=ANSWER_TIMEOUT_S))
+    except module.exceptions.RayError:
+        return None
+
+
+def _pid(actor: object) -> int:
+    return os.getpid()
+
+
+def _cpus() -> int:
+    return max(2, os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray forks, and leaves sockets to the garbage collector: neither is news to the one who runs the test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,71 @@
+"""A part of a large load, staged by somebody else: its rows lie in data files, and their keys travel.
+
+Parts are staged in parallel, from sources that can be read again: a part that fails is staged anew from its beginning,
+and what the first try left is the sweep's. Nothing refers to any of it before the whole load is judged and committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from omniray.engine.conform import conform_block
+from omniray.engine.errors import StorageError
+from omniray.engine.identity import fill_ids
+from omniray.engine.keylog import KeyLog, PackedKeys
+from omniray.engine.load_options import LoadOptions, OnError
+from omniray.engine.records import Rejection, as_error
+from omniray.engine.row_sink import RowSink
+from omniray.engine.schema import Schema
+from omniray.engine.sources import Source
+from omniray.engine.tables import StagedRows, Table, TableStorage
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPart:
+    """What one part came to: the data files and keys of each table, and the records that were refused."""
+
+    tables: Mapping[str, StagedRows]
+    keys: PackedKeys
+    rejections: tuple[Rejection, ...]
+    records: int
+
+
+def stage_part(
+    source: Source,
+    schema: Schema,
+    options: LoadOptions,
+    storage: TableStorage,
+    open_table: Callable[[str], Table],
+    since_us: int,
+) -> StagedPart:
+    """Read, check and stage a source that is part of a load; `since_us` is when the load announced its files."""
+    sinks: dict[str, RowSink] = {}
+    rejected: list[Rejection] = []
+    records = 0
+    with KeyLog(schema) as log:
+        for block in source:
+            batches, rejections = conform_block(block)
+            if rejections and options.on_error is OnError.FAIL:
+                raise as_error(min(rejections, key=lambda r: r.record))
+            rejected += rejections
+            for batch in batches:
+                key = batch.type.table_key
+                if key not in sinks:
+                    log.begin(batch.type, options.mode)
+                    sinks[key] = RowSink(batch.type, storage, open_table, lambda _: since_us, inline_rows_max=0)
+                log.add(batch.type, batch.rows, batch.records, batch.source)
+                sinks[key].write(fill_ids(batch).rows)
+                records += batch.rows.num_rows
+        for sink in sinks.values():
+            sink.finish()
+        staged = {key: sink.staged for key, sink in sinks.items()}
+        _check_rows(source, records, staged)
+        return StagedPart(staged, log.packed(), tuple(rejected), records + len(rejected))
+
+
+def _check_rows(source: Source, records: int, staged: Mapping[str, StagedRows]) -> None:
+    """A retry that loses rows without a word has been seen elsewhere: what was read must be what was staged."""
+    rows = sum(one.rows for one in staged.values())
+    if rows != records:
+        raise StorageError(f"{source.name}: {records} rows were read and {rows} staged; nothing was written: try again")

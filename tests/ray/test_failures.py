@@ -1,0 +1,176 @@
+"""Actors that die, hang or come back late: nothing is lost, nothing is doubled, and nobody cleans up by hand.
+
+All of these tests use one graph: what one of them has broken is healed before the next.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pytest
+
+import omniray
+from omniray.engine.failpoints import Point
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED
+from omniray.engine.owner import Incarnation
+from tests.graphs import INSERT, INSERT_CITY
+from tests.ray.drivers import drivers
+from tests.ray.world import Gate, Served, add
+from tests.ray.world import served as serving
+from tests.stores import Root
+
+PROCESSES, WRITES = 3, 25
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def client(graph: Served) -> Iterator[omniray.Client]:
+    """A client of a coordinator that has written once, so that all actors are there."""
+    with graph.connect() as client:
+        add(client, f"warm-{new_ulid()}")
+        yield client
+
+
+def committed(graph: Served) -> Counter[str]:
+    return Counter(commit.commit_id for obj in graph.line() for commit in obj.commits)
+
+
+# The publisher
+
+
+@pytest.mark.parametrize(
+    ("point", "lands_at_first", "recorded_as"),
+    [(Point.C_BEFORE_PUT, False, "RolledBack"), (Point.C_AFTER_PUT, True, "RolledForward")],
+)
+def test_a_publisher_that_is_killed_around_its_put_is_replaced_and_its_writes_are_answered(
+    graph: Served, client: omniray.Client, point: Point, lands_at_first: bool, recorded_as: str
+) -> None:
+    """Fault: killed between Phases B and C, or after C before the answer. Expected: the client asks again by itself.
+
+    Oracle: the commit once in the line, in the epoch of the victim or of its successor; one row; one audit row for the
+    operation that was left; no sidecar.
+    """
+    before, recoveries = graph.newest(), len(client.recoveries())
+    graph.arm(graph.place.publisher, f"{point}=kill")
+    result = add(client, f"around-{point}")
+    assert result.repeated == lands_at_first
+    landed = [obj for obj in graph.line() for commit in obj.commits if commit.commit_id == result.commit_id]
+    assert [obj.epoch for obj in landed] == [before.epoch + (not lands_at_first)]
+    assert graph.newest().epoch == before.epoch + 1
+    graph.wait_until_healed()
+    assert [one.recovery_kind for one in client.recoveries()[recoveries - len(client.recoveries()) :]] == [recorded_as]
+    assert graph.people().count(f"around-{point}") == 1
+    plain = lance.dataset(f"{graph.uri}/nodes/Person").to_table()["name"].to_pylist()
+    assert plain.count(f"around-{point}") == 1, "plain readers see it too"
+
+
+def test_publishers_that_are_killed_at_any_time_under_load_lose_and_double_nothing(graph: Served) -> None:
+    """Fault: SIGKILL, twice, while processes write. Oracle: every answered commit is in the line and in the rows once."""
+    epoch = graph.newest().epoch
+    with drivers(graph, PROCESSES) as members:
+        for member in members:
+            member.tell("add_all", "load", WRITES)
+        for _ in range(2):
+            begun = graph.newest()
+            graph.wait_until(lambda begun=begun: graph.newest().seq > begun.seq + 2, "writes land")
+            os.kill(graph.publisher_pid, signal.SIGKILL)
+            graph.wait_until(lambda begun=begun: graph.newest().epoch > begun.epoch, "another one takes over")
+        answered = [commit for member in members for commit in member.answer()]
+    line = committed(graph)
+    assert [line[commit] for commit in answered] == [1] * (PROCESSES * WRITES)
+    rows = Counter(name for name in graph.people() if "-load-" in name)
+    assert rows == Counter(f"driver-{p}-load-{n}" for p in range(PROCESSES) for n in range(WRITES))
+    assert graph.newest().epoch >= epoch + 2
+    graph.wait_until_healed()
+
+
+def test_a_publisher_that_fails_in_an_unknown_way_begins_anew(graph: Served, client: omniray.Client) -> None:
+    """Fault: an error that nothing knows, before Phase C. Expected: those who wait are told, the next write works."""
+    epoch = graph.newest().epoch
+    graph.arm(graph.place.publisher, f"{Point.C_BEFORE_PUT}=raise@1")
+    with pytest.raises(omniray.StorageError, match="bug"):
+        add(client, "unlucky")
+    assert add(client, "lucky").affected_nodes == 1
+    assert graph.newest().epoch == epoch + 1
+    graph.wait_until_healed()
+    assert "unlucky" not in graph.people()
+
+
+def test_a_frozen_publisher_that_was_replaced_is_fenced_when_it_thaws(
+    disk: Root, ray_address: str, tmp_path: Path
+) -> None:
+    """Fault: SIGSTOP just before a put; embedded writers take the branch over and write; SIGCONT.
+
+    Oracle: nothing of the frozen one's epoch is in the line after the take-over, its client is told and its write,
+    sent again with the same id by an embedded writer, is there once.
+    """
+    with serving(disk, ray_address) as graph, graph.connect() as client:
+        add(client, "before")
+        gate = Gate(tmp_path / "gate", graph, graph.place.publisher, Point.C_BEFORE_PUT)
+        frozen = graph.newest()
+        txn_id = new_ulid()
+        doomed = client.submit_mutate(INSERT, {"name": "frozen", "age": None}, txn_id=txn_id)
+        gate.wait_until_reached()
+        gate.open()
+        os.kill(graph.publisher_pid, signal.SIGSTOP)
+        with graph.open() as embedded:
+            embedded.recover(take_over=True)
+            add(embedded, "meanwhile")
+        os.kill(Incarnation.parse(frozen.owner).process.pid, signal.SIGCONT)
+        with pytest.raises(omniray.OutcomeUnknown, match="taken"):
+            doomed.result()
+        later = [obj for obj in graph.line() if obj.seq > frozen.seq]
+        assert {obj.owner for obj in later} == {EMBEDDED}
+        assert all(obj.epoch > frozen.epoch for obj in later)
+        with graph.open() as embedded:
+            assert not add(embedded, "frozen", txn_id=txn_id).repeated
+        assert graph.people() == ["before", "frozen", "meanwhile"]
+
+
+# The others
+
+
+@pytest.mark.parametrize("point", [Point.B_BEFORE_TABLE, Point.B_AFTER_TABLE])
+def test_a_queue_owner_that_is_killed_while_it_stages_costs_a_retry(
+    graph: Served, client: omniray.Client, point: Point
+) -> None:
+    """Fault: killed before or after a table is staged. Expected: the same publisher tries the round again."""
+    epoch = graph.newest().epoch
+    graph.arm(graph.place.queues(0), f"{point}=kill")
+    result = add(client, f"staged-{point}")
+    assert not result.repeated
+    assert graph.people().count(f"staged-{point}") == 1
+    assert graph.newest().epoch == epoch
+    assert client.status().commits > 0, "the publisher is well"
+
+
+def test_a_reconciler_that_is_killed_in_phase_d_has_a_successor_that_finishes_it(
+    graph: Served, client: omniray.Client
+) -> None:
+    """Fault: killed before a final name is given. Expected: clients read on, plain Lance readers see the row at last."""
+    graph.arm(graph.place.reconciler, f"{Point.D_BEFORE_NAME}=kill")
+    seq = graph.newest().seq
+    client.mutate(INSERT_CITY, {"name": "killed-in-d"})
+    graph.wait_until(lambda: client.status().finalised_through > seq, "Phase D goes on")
+
+    def is_visible() -> bool:
+        return "killed-in-d" in lance.dataset(f"{graph.uri}/nodes/City").to_table()["name"].to_pylist()
+
+    graph.wait_until(is_visible, "plain readers see it")
+
+
+def test_all_actors_may_be_killed_at_once(graph: Served, client: omniray.Client) -> None:
+    place = graph.place
+    for name in (place.reconciler, place.queues(0), place.publisher):
+        graph.kill(name)
+    assert add(client, "after-all-died").affected_nodes == 1
+    graph.wait_until_healed()
+    assert client.status().drifted == ()
+    assert graph.people().count("after-all-died") == 1

@@ -1,0 +1,243 @@
+"""What clients of a coordinator on a real Ray may count on, and what misuse comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import omniray
+from omniray.coordinator.cluster import ray
+from omniray.engine.errors import LineOwned, SchemaMismatch, Unreachable
+from omniray.engine.failpoints import Point
+from omniray.engine.identity import new_ulid
+from omniray.engine.request import Header, MutationRequest
+from omniray.engine.row_sink import INLINE_ROWS_MAX
+from omniray.engine.write import Author
+from tests.graphs import INSERT, PERSON
+from tests.ray.drivers import all_at_once, drivers
+from tests.ray.world import Gate, Served, add, served, shrink
+from tests.stores import Root
+
+PROCESSES, WRITES = 3, 6
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+
+
+# Many at once
+
+
+def test_writes_of_several_processes_all_land_in_groups_with_one_version_per_round(
+    any_root: Root, ray_address: str
+) -> None:
+    """No fault. Oracle: every commit id once in the line, all rows by a full scan, versions rise by one per object."""
+    with served(any_root, ray_address) as graph:
+        with drivers(graph, PROCESSES) as members:
+            commits = [commit for each in all_at_once(members, "mix", WRITES) for commit in each]
+        line = graph.line()
+        in_line = [commit.commit_id for obj in line for commit in obj.commits if commit.kind != "Init"]
+        assert sorted(in_line) == sorted(commits)
+        assert len(commits) == PROCESSES * WRITES * 4
+        own = [f"driver-{p}-{n}" for p in range(PROCESSES) for n in range(WRITES)]
+        assert graph.people() == sorted(["hot", *own, *(f"{name}-merged" for name in own)])
+        assert max(len(obj.commits) for obj in line) > 1, "some rounds are groups"
+        versions = [obj.pins[PERSON].version for obj in line]
+        assert {after - before for before, after in pairwise(versions)} <= {0, 1}
+        with graph.open(read_only=True) as reader:
+            snapshot = reader.snapshot()
+            assert sorted(snapshot.table("City", ["name"])["name"].to_pylist()) == sorted(own)
+            assert sorted(snapshot.table("Knows", ["id"])["id"].to_pylist()) == sorted(own)
+            assert len(reader.history()) == len(commits) + 1
+
+
+def test_of_many_strict_processes_exactly_one_wins_every_time(graph: Served) -> None:
+    with drivers(graph, PROCESSES) as members:
+        for number in range(5):
+            version = graph.newest().pins[PERSON].version
+            assert sum(all_at_once(members, "add_strictly", f"strict-{number}", version)) == 1
+
+
+def test_what_one_client_was_answered_every_other_client_sees(graph: Served) -> None:
+    with drivers(graph, 2) as (writer, reader):
+        for number in range(10):
+            writer.ask("add_city", f"seen-{number}")
+            assert f"seen-{number}" in reader.ask("cities")
+
+
+def test_a_second_client_joins_the_coordinator_that_serves(graph: Served) -> None:
+    with graph.connect() as first, graph.connect() as second:
+        assert first.status().owner == second.status().owner == graph.newest().owner
+
+
+# Ways to write
+
+
+def test_many_writes_of_one_client_are_under_way_at_once(graph: Served) -> None:
+    with graph.connect() as client:
+        futures = [client.submit_load([{"name": f"future-{n}"}], type="Person") for n in range(20)]
+        futures += [client.submit_mutate(INSERT, {"name": f"future-{n}", "age": 1}) for n in range(20, 30)]
+        results = [future.result() for future in futures]
+    assert len({result.versions[PERSON] for result in results}) < len(results), "several share a version"
+
+
+def test_asyncio_clients_await_their_writes(graph: Served) -> None:
+    async def write(client: omniray.Client) -> list[omniray.WriteResult]:
+        return await asyncio.gather(
+            client.load_async([{"name": "async-1"}], type="Person"),
+            client.mutate_async(INSERT, {"name": "async-2", "age": None}),
+        )
+
+    with graph.connect() as client:
+        results = asyncio.run(write(client))
+    assert [result.affected_nodes for result in results] == [1, 1]
+
+
+def test_a_client_is_pickled_into_a_ray_task(graph: Served) -> None:
+    def task(client: omniray.Client) -> int:
+        with client:
+            return client.mutate(INSERT, {"name": "from-a-task", "age": None}).affected_nodes
+
+    with graph.connect(actor="ann", tenant="acme") as client:
+        assert ray().get(ray().remote(num_cpus=0)(task).remote(client)) == 1
+        assert client.history(1)[0].actor == "ann", "it is the same client there"
+        assert client.history(1)[0].tenant == "acme"
+        with pickle.loads(pickle.dumps(client)) as copy:
+            assert "from-a-task" in copy.snapshot().table("Person", ["name"])["name"].to_pylist()
+
+
+def test_a_load_of_more_rows_than_travel_inline_is_staged_by_its_client(graph: Served) -> None:
+    """Small writes go on meanwhile: the load is judged again when its table moved, and lands once."""
+    rows = INLINE_ROWS_MAX + 1
+    table = pa.table({"name": [f"large-{n}" for n in range(rows)]})
+    with graph.connect() as client, drivers(graph, 1) as (other,):
+        other.tell("add_all", "beside", 10)
+        result = client.load(table, type="Person", txn_id=(txn_id := new_ulid()))
+        other.answer()
+        assert result.affected_nodes == rows
+        again = client.load(table, type="Person", txn_id=txn_id)
+        assert (again.repeated, again.affected_nodes) == (True, rows)
+    assert sum(name.startswith("large-") for name in graph.people()) == rows
+
+
+# Misuse
+
+
+def test_errors_arrive_as_what_they_are(graph: Served) -> None:
+    with graph.connect() as client:
+        first = add(client, "twice")
+        with pytest.raises(omniray.KeyConflict) as refusal:
+            add(client, "twice")
+        assert refusal.value.facts["key"] == "twice"
+        with pytest.raises(omniray.ConstraintViolation):
+            client.load([{"edge": "Knows", "from": "twice", "to": "nobody"}])
+        with pytest.raises(omniray.ExpectedVersionMismatch):
+            add(client, "late", expected_versions={PERSON: first.versions[PERSON] - 1})
+
+
+def test_a_client_with_another_schema_is_refused(graph: Served) -> None:
+    header = Header(new_ulid(), "Mutation", Author(), {}, "", schema_hash="of another schema")
+    request = MutationRequest(header, INSERT, {"name": "stranger", "age": None}, None, datetime.now(UTC))
+    with pytest.raises(SchemaMismatch):
+        graph.service().submit(request, 60)
+
+
+def test_a_closed_client_says_so(graph: Served) -> None:
+    client = graph.connect()
+    client.close()
+    client.close()
+    for write in (client.load, client.submit_load):
+        with pytest.raises(omniray.InputError, match="closed"):
+            write([{"name": "nobody"}], type="Person")
+    for write in (client.mutate, client.submit_mutate):
+        with pytest.raises(omniray.InputError, match="closed"):
+            write(INSERT, {"name": "nobody", "age": None})
+
+
+def test_a_client_that_vanishes_while_it_loads_leaves_nothing(graph: Served) -> None:
+    """Fault: killed when its rows are staged. Expected: others go on, its lease is consumed, no row of it is seen."""
+    with drivers(graph, 1) as (member,), graph.connect() as client:
+        member.tell("die_while_loading", INLINE_ROWS_MAX + 1)
+        member.process.join()
+        assert graph.sidecars() != [], "it had announced what it staged"
+        add(client, "after-the-vanished")
+    graph.wait_until_healed()
+    assert not [name for name in graph.people() if "lost" in name]
+
+
+def test_a_write_that_is_not_answered_in_time_is_asked_for_again_with_its_id(graph: Served, tmp_path: Path) -> None:
+    """Fault: Phase C hangs. Expected: `OutcomeUnknown` with the id; the same write again joins the first try."""
+    with graph.connect() as client:
+        gate = Gate(tmp_path / "gate", graph, graph.place.publisher, Point.C_BEFORE_PUT)
+        with pytest.raises(omniray.OutcomeUnknown) as unknown:
+            add(client, "slow", timeout_s=1.0)
+        gate.open()
+        again = add(client, "slow", txn_id=unknown.value.facts["txn_id"])
+        assert again.commit_id == unknown.value.facts["txn_id"]
+        assert client.outcome(again.commit_id).committed
+        with pytest.raises(omniray.OutcomeUnknown):
+            client.outcome(new_ulid())
+    assert graph.people().count("slow") == 1
+
+
+def test_a_full_queue_refuses_with_a_time_to_come_back_and_then_takes_again(graph: Served, tmp_path: Path) -> None:
+    with graph.connect() as client:
+        publisher = graph.place.publisher
+        gate = Gate(tmp_path / "gate", graph, publisher, Point.C_BEFORE_PUT)
+        graph.inside(publisher, shrink, 1)
+        first = client.submit_mutate(INSERT, {"name": "fills", "age": None})
+        gate.wait_until_reached()
+        with pytest.raises(omniray.Overloaded) as refusal:
+            add(client, "too-many", timeout_s=0.5)
+        assert refusal.value.facts["retry_after_s"] > 0
+        second = client.submit_mutate(INSERT, {"name": "patient", "age": None})
+        gate.open()
+        assert (first.result().affected_nodes, second.result().affected_nodes) == (1, 1)
+        graph.inside(publisher, shrink, 1000)
+    assert "too-many" not in graph.people()
+
+
+# Beside embedded writers
+
+
+def test_embedded_writers_are_told_the_address_while_a_coordinator_serves(graph: Served) -> None:
+    with graph.open() as embedded, pytest.raises(LineOwned) as refusal:
+        add(embedded, "embedded")
+    assert refusal.value.facts["address"] == graph.address
+
+
+def test_a_coordinator_that_is_taken_down_under_load_has_written_what_it_accepted_and_nothing_else(
+    disk: Root, ray_address: str
+) -> None:
+    """Fault: `down` while processes write. Expected: each is told, none starts it again, embedded writers go on.
+
+    Oracle: the people in the graph are exactly those whose writes were answered.
+    """
+    with served(disk, ray_address) as graph:
+        with drivers(graph, PROCESSES) as members:
+            for member in members:
+                member.tell("add_until_refused")
+            graph.wait_until(lambda: len(graph.newest().commits) > 1, "all write")
+            graph.service().down(120)
+            told = [member.answer() for member in members]
+        assert all(isinstance(error, Unreachable) for _, error in told), [error for _, error in told]
+        assert graph.people() == sorted(name for accepted, _ in told for name in accepted)
+        with graph.open() as embedded:
+            add(embedded, "after-down")
+        assert graph.sidecars() == []
+
+
+def test_a_client_of_a_coordinator_that_was_taken_down_does_not_start_it_again(disk: Root, ray_address: str) -> None:
+    with served(disk, ray_address) as graph, graph.connect() as client:
+        graph.service().down(60)
+        with pytest.raises(omniray.OutcomeUnknown, match="taken down"):
+            add(client, "late")
+        with graph.open() as embedded:
+            assert embedded.owner == "embedded"
+        with graph.connect() as fresh:
+            add(fresh, "fresh")
+    assert graph.people() == ["fresh"]

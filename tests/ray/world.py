@@ -1,0 +1,201 @@
+"""A graph that is served by a coordinator on a real Ray, and what a test may do to its actors.
+
+Faults are put into the actors by `__ray_call__`: a function of this module runs inside them. A process that Ray
+restarts knows nothing of it, so that a fault happens once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import omniray
+from omniray.coordinator import cluster
+from omniray.coordinator.cluster import NAMESPACE, Place, ray
+from omniray.coordinator.rounds import Limits
+from omniray.coordinator.service import Service, serve
+from omniray.engine import failpoints
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.failpoints import Action, Point
+from omniray.engine.line import CommitObject
+from omniray.engine.owner import Incarnation
+from omniray.engine.store import open_store
+from tests.graphs import INSERT, SCHEMA
+from tests.stores import Root
+
+TIMEOUT_S = 120.0
+OBJECT_STORE_BYTES = 100 << 20
+
+
+@contextlib.contextmanager
+def quiet_ray() -> Iterator[None]:
+    """Ray forks and leaves files open; in tests every warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def local_ray() -> Iterator[str]:
+    """A Ray of this process, with an address under which others join it."""
+    with quiet_ray():
+        ray().init(
+            "local", namespace=NAMESPACE, num_cpus=2, include_dashboard=False, log_to_driver=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+        )  # fmt: skip
+    try:
+        yield cluster.address()
+    finally:
+        with quiet_ray():
+            ray().shutdown()
+
+
+@dataclass(frozen=True)
+class Served:
+    """A graph with a coordinator on the Ray of this process."""
+
+    root: Root
+    uri: str
+    address: str
+
+    # Clients
+
+    def connect(self, **options: Any) -> omniray.Client:
+        return omniray.connect(
+            self.uri, storage_options=self.root.storage_options, address=self.address,
+            **{"timeout_s": TIMEOUT_S, **options},
+        )  # fmt: skip
+
+    def open(self, **options: Any) -> omniray.Graph:
+        return omniray.open(self.uri, storage_options=self.root.storage_options, **options)
+
+    def service(self) -> Service:
+        with self.open(read_only=True) as graph:
+            return serve(graph, self.uri, self.root.storage_options, self.address)
+
+    # Storage
+
+    def line(self) -> list[CommitObject]:
+        """All objects, oldest first."""
+        log = CommitLog(open_store(self.uri, self.root.storage_options), MAIN_BRANCH)
+        newest = log.newest_listed()
+        assert newest is not None
+        return list(reversed(log.down_to(newest, 1)))
+
+    def newest(self) -> CommitObject:
+        return self.line()[-1]
+
+    def sidecars(self) -> list[str]:
+        return list(open_store(self.uri, self.root.storage_options).names("__recovery"))
+
+    def people(self) -> list[str]:
+        """The names by a full scan, so that a doubled row is seen."""
+        with self.open(read_only=True) as graph:
+            names: list[str] = sorted(graph.snapshot().table("Person", ["name"])["name"].to_pylist())
+            return names
+
+    # Actors
+
+    @property
+    def place(self) -> Place:
+        with self.open(read_only=True) as graph:
+            return Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
+
+    @property
+    def publisher_pid(self) -> int:
+        return Incarnation.parse(self.newest().owner).process.pid
+
+    def inside(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function inside an actor, which is its first argument."""
+        return ray().get(cluster.find(name).__ray_call__.remote(function, *arguments), timeout=TIMEOUT_S)
+
+    def arm(self, name: str, rules: str) -> None:
+        """Arm failpoints of an actor's process, as the environment variable says them."""
+        self.inside(name, _arm, rules)
+
+    def kill(self, name: str) -> None:
+        os.kill(self.inside(name, _pid), signal.SIGKILL)
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Ask again and again; for what happens behind an answer."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not holds():
+            assert time.monotonic() < deadline, f"never: {what}"
+            time.sleep(0.05)
+
+    def wait_until_healed(self) -> None:
+        """Until nothing is left of anybody who died."""
+        with self.connect() as client:
+
+            def is_healed() -> bool:
+                with contextlib.suppress(omniray.StorageError):
+                    client.recover()
+                    client.flush()
+                return self.sidecars() == []
+
+            self.wait_until(is_healed, "no sidecar is left")
+
+
+@contextlib.contextmanager
+def served(root: Root, address: str, name: str = "graph") -> Iterator[Served]:
+    """A new graph, taken down at the end."""
+    uri = f"{root.uri}/{name}"
+    omniray.init(uri, schema=SCHEMA, storage_options=root.storage_options).close()
+    one = Served(root, uri, address)
+    with one.connect():
+        pass
+    try:
+        yield one
+    finally:
+        one.service().down(TIMEOUT_S)
+
+
+def add(client: omniray.Client | omniray.Graph, name: str, **options: Any) -> omniray.WriteResult:
+    return client.mutate(INSERT, {"name": name, "age": None}, **options)
+
+
+# Inside actors
+
+
+def _arm(actor: object, rules: str) -> None:
+    failpoints._armed.update(failpoints.parse(rules))
+
+
+def _pid(actor: object) -> int:
+    return os.getpid()
+
+
+def shrink(actor: Any, intents: int) -> None:
+    """Let the publisher take only so many writes at a time."""
+    actor._publisher._rounds._limits = Limits(waiting_intents=intents)
+
+
+class Gate:
+    """A point at which an actor waits until the test lets it go on; the two meet in a folder."""
+
+    def __init__(self, folder: Path, served: Served, name: str, point: Point) -> None:
+        folder.mkdir()
+        self._served, self._reached, self._opened = served, folder / "reached", folder / "opened"
+        served.inside(name, _hold, point, self._reached, self._opened)
+
+    def wait_until_reached(self) -> None:
+        self._served.wait_until(self._reached.exists, "the gate is reached")
+
+    def open(self) -> None:
+        self._opened.touch()
+
+
+def _hold(actor: object, point: Point, reached: Path, opened: Path) -> None:
+    def hold() -> None:
+        reached.touch()
+        while not opened.exists():
+            time.sleep(0.01)
+
+    failpoints._armed[point] = Action(hold)

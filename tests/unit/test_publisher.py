@@ -1,0 +1,650 @@
+"""The publisher without Ray: rounds that are committed as one, and what becomes of those that come to nothing.
+
+Every fault is made at a named point, and every wait is for something that happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from omniray.coordinator import rounds
+from omniray.coordinator.fairness import RoundLimits
+from omniray.coordinator.publisher import Remark
+from omniray.coordinator.rounds import ATTEMPTS_MAX, Limits
+from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.errors import (
+    Fenced,
+    KeyConflict,
+    OmnirayError,
+    OutcomeUnknown,
+    Overloaded,
+    PayloadMismatch,
+    SchemaMismatch,
+    StorageError,
+    TableDrift,
+    Withdrawn,
+)
+from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED, Answer, CommitObject, Recovery, remark
+from omniray.engine.mode import Mode
+from omniray.engine.owner import take_over
+from omniray.engine.pinned import State
+from omniray.engine.request import Header, PreparedRequest, Request
+from omniray.engine.schema import Schema
+from omniray.engine.store import ObjectStore
+from omniray.engine.tables import NOTHING_REPLACED, StagedRows
+from omniray.engine.write import Affected, Resolution, TableWrite
+from tests import foreign
+from tests.coordination import TIMEOUT_S, Gate, Service, serving, told
+from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, create_store, parts_of
+from tests.healing import staging_names, wounds
+from tests.stores import Root
+
+
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PAUSE_S", 0.001)
+
+
+def person(service: Service, name: str, **header: Any) -> Request:
+    return service.load_request([{"name": name}], type="Person", **header)
+
+
+def city(service: Service, name: str) -> Request:
+    return service.load_request([{"name": name}], type="City")
+
+
+def names(store: ObjectStore, table_key: str = PERSON) -> list[str]:
+    return parts_of(store).rows(table_key)
+
+
+def commits(service: Service) -> list[list[str]]:
+    """The commit ids of each object that has any, but for the birth."""
+    return [[c.commit_id for c in obj.commits] for obj in service.line()[1:] if obj.commits]
+
+
+def result_of(future: Future[Any]) -> Any:
+    return future.result(TIMEOUT_S).result
+
+
+def left_behind(store: ObjectStore, path: str = foreign.PEOPLE) -> dict[str, list[str]]:
+    """Files of a table that nothing refers to, and sidecars."""
+    table = foreign.plain(store, path)
+    versions = [table.checkout_version(one["version"]) for one in table.versions()]
+    used = {file.path for one in versions for fragment in one.get_fragments() for file in fragment.metadata.files}
+    data = [file.path.rpartition("/")[2] for file in store.files(f"{path}/data")]
+    return {
+        "data": [file for file in data if file not in used],
+        "staging": staging_names(store, path),
+        "sidecars": list(parts_of(store).sidecars.listed()),
+    }
+
+
+NOTHING_LEFT: dict[str, list[str]] = {"data": [], "staging": [], "sidecars": []}
+
+
+@dataclass
+class WatchedQueues:
+    """Queues that tell when they have staged, and fail when they are told to."""
+
+    inner: TableQueues
+    failures: list[OmnirayError] = field(default_factory=list)  # each takes the place of one table's staging
+    gate: Gate | None = None  # where the next staging waits
+    asked: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    staged: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
+        self.asked.release()
+        return self.inner.read(base, questions)
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
+        if self.gate is not None:
+            self.gate.hold()
+        failed = [self.failures.pop(0)] if self.failures else []
+        outcomes = self.inner.stage(base, stages[len(failed) :])
+        self.staged.release()
+        return [*failed, *outcomes]
+
+    def drop(self, table_keys: Sequence[str]) -> None:
+        self.inner.drop(table_keys)
+
+    def wait_until_asked(self) -> None:
+        assert self.asked.acquire(timeout=TIMEOUT_S), "nothing was asked"
+
+    def wait_until_staged(self) -> None:
+        assert self.staged.acquire(timeout=TIMEOUT_S), "nothing was staged"
+
+
+@contextmanager
+def watched(store: ObjectStore, **options: Any) -> Iterator[tuple[Service, WatchedQueues]]:
+    with serving(store, wrap_queues=WatchedQueues, **options) as service:
+        queues: Any = service.queues
+        yield service, queues
+
+
+@contextmanager
+def held_at(point: Point) -> Iterator[Gate]:
+    """The first to come to a point waits there until the gate is opened, at the latest by the end of the block."""
+    gate = Gate()
+    with armed({point: Action(gate.hold, nth=1)}):
+        try:
+            yield gate
+        finally:
+            gate.open()
+
+
+@dataclass
+class Watched:
+    """A write that tells when it has been judged."""
+
+    inner: Request
+    judged: threading.Event = field(default_factory=threading.Event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def resolve(self, state: State, schema: Schema) -> Resolution:
+        try:
+            return self.inner.resolve(state, schema)
+        finally:
+            self.judged.set()
+
+    def wait_until_judged(self) -> None:
+        assert self.judged.wait(TIMEOUT_S), "it was not judged"
+
+
+# One round
+
+
+def test_a_round_is_one_version_of_each_touched_table_and_one_object(store: ObjectStore) -> None:
+    with serving(store) as service:
+        before, length = service.newest.pins, len(service.line())
+        writes = [
+            person(service, "ann"),
+            person(service, "bob"),
+            city(service, "rome"),
+            service.load_request([{"from": "ann", "to": "bob"}], type="Knows"),
+            service.mutation(AGE, {"name": "ann", "age": 3}),
+            service.mutation(DELETE, {"name": "bob"}),
+        ]
+        results = [answer.result for answer in service.in_one_round(writes)]
+        (ours,) = service.line()[length:]
+    ids = [write.header.commit_id for write in writes]
+    assert [commit.commit_id for commit in ours.commits] == [result.commit_id for result in results] == ids
+    affected = [(result.affected_nodes, result.affected_edges) for result in results]
+    assert affected == [(1, 0), (1, 0), (1, 0), (0, 1), (1, 0), (1, 1)]
+    versions = {key: ours.pins[key].version - before[key].version for key in before}
+    assert versions == {PERSON: 1, CITY: 1, KNOWS: 0}, "the only edge came and went"
+    assert [set(result.versions) for result in results] == [{PERSON}, {PERSON}, {CITY}, set(), {PERSON}, {PERSON}]
+    assert names(store) == ["ann"]
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_writes_that_undo_each_other_are_commits_all_the_same(store: ObjectStore) -> None:
+    with serving(store) as service:
+        before = service.newest.pins
+        writes = [person(service, "ann"), service.mutation(DELETE, {"name": "ann"})]
+        answers = service.in_one_round(writes)
+        assert commits(service) == [[answer.result.commit_id for answer in answers]]
+        assert service.newest.pins == before
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_a_round_is_no_larger_than_it_may_be(store: ObjectStore) -> None:
+    with serving(store, limits=Limits(round=RoundLimits(intents=2))) as service:
+        service.in_one_round([person(service, name) for name in "abcde"])
+        assert [len(round) for round in commits(service)] == [2, 2, 1]
+
+
+def test_a_write_without_effect_is_answered_and_leaves_no_object(store: ObjectStore) -> None:
+    with serving(store) as service:
+        length = len(service.line())
+        answer = service.write(service.mutation(AGE, {"name": "nobody", "age": 1}))
+        assert (answer.result.commit_id, len(service.line())) == (None, length)
+
+
+def test_a_client_of_another_schema_is_refused(store: ObjectStore) -> None:
+    with serving(store) as service:
+        write = person(service, "ann")
+        stranger = replace(write, header=replace(write.header, schema_hash="another"))
+        with pytest.raises(SchemaMismatch, match="connect again"):
+            service.publisher.submit(stranger)
+
+
+# Pipelining
+
+
+def test_the_next_round_is_staged_while_the_last_one_is_in_phase_c_and_put_after_it(store: ObjectStore) -> None:
+    with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as gate:
+        length = len(service.line())
+        first = service.publisher.submit(person(service, "ann"))
+        gate.wait_until_reached()
+        second = service.publisher.submit(service.mutation(AGE, {"name": "ann", "age": 4}))
+        for _ in range(2):
+            queues.wait_until_staged()
+        assert len(service.line()) == length, "the second is not put before the first"
+        assert not first.done()
+        gate.open()
+        versions = [result_of(one).versions[PERSON] for one in (first, second)]
+        assert versions == [versions[0], versions[0] + 1]
+        assert result_of(second).affected_nodes == 1, "it saw what the first has brought"
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_a_refusal_waits_for_the_object_that_it_was_judged_on(store: ObjectStore) -> None:
+    """Fault: the publisher is fenced while a loser's winner is in Phase C.
+
+    Expectation: the loser is not told of a winner that never landed.
+    """
+    with serving(store) as service, held_at(Point.C_BEFORE_PUT) as gate:
+        winner = service.publisher.submit(person(service, "ann"))
+        gate.wait_until_reached()
+        late = Watched(person(service, "ann"))
+        loser = service.publisher.submit(late)
+        late.wait_until_judged()
+        assert not loser.done()
+        take_over(parts_of(store).tip, EMBEDDED)
+        gate.open()
+        assert [type(one) for one in told([winner, loser])] == [Fenced, Fenced]
+    assert names(store) == []
+
+
+def test_a_refusal_leaves_once_the_object_that_it_was_judged_on_has_landed(store: ObjectStore) -> None:
+    with serving(store) as service, held_at(Point.C_BEFORE_PUT) as gate:
+        winner = person(service, "ann")
+        won = service.publisher.submit(winner)
+        gate.wait_until_reached()
+        lost = service.publisher.submit(person(service, "ann"))
+        gate.open()
+        error = told([won, lost])[1]
+        assert isinstance(error, KeyConflict)
+        assert result_of(won).commit_id == winner.header.commit_id
+
+
+# Rounds that come to nothing
+
+
+def overtake(service: Service) -> None:
+    """Put an object at the next number, as only the owner of the line may."""
+    tip = parts_of(service.store).tip
+    assert tip.extend(lambda newest: remark(newest, op_id=new_ulid())) is not None
+
+
+def test_a_round_that_is_overtaken_lands_in_a_new_attempt_and_leaves_nothing_of_the_old_one(
+    store: ObjectStore,
+) -> None:
+    with serving(store) as service:
+        with armed({Point.C_BEFORE_PUT: Action(lambda: overtake(service), nth=1)}):
+            writes = [person(service, "ann"), person(service, "bob"), person(service, "ann")]
+            answers = service.in_one_round(writes)
+        assert commits(service) == [[write.header.commit_id for write in writes[:2]]]
+        assert isinstance(answers[2], KeyConflict)
+    assert names(store) == ["ann", "bob"]
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_what_was_staged_on_top_of_a_round_that_is_lost_is_void_too(store: ObjectStore) -> None:
+    with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as gate:
+        writes = [person(service, "ann"), service.mutation(DELETE, {"name": "ann"}), person(service, "bob")]
+        futures = [service.publisher.submit(writes[0])]
+        gate.wait_until_reached()
+        futures.append(service.publisher.submit(writes[1]))
+        for _ in range(2):
+            queues.wait_until_staged()
+        futures.append(service.publisher.submit(writes[2]))
+        overtake(service)
+        gate.open()
+        ids = [result_of(future).commit_id for future in futures]
+        assert [id for round in commits(service) for id in round] == ids
+    assert names(store) == ["bob"]
+    assert left_behind(store) == NOTHING_LEFT
+
+
+@pytest.mark.parametrize("failures", [1, ATTEMPTS_MAX - 1])
+def test_a_store_that_fails_while_staging_is_tried_again(store: ObjectStore, failures: int) -> None:
+    with watched(store) as (service, queues):
+        queues.failures += [StorageError(f"failure {n}") for n in range(failures)]
+        answers = service.in_one_round([person(service, "ann"), city(service, "rome")])
+        assert [answer.result.affected_nodes for answer in answers] == [1, 1]
+    assert (names(store), names(store, CITY)) == (["ann"], ["rome"])
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_a_store_that_keeps_failing_is_told_after_some_attempts_and_nothing_is_left(store: ObjectStore) -> None:
+    with watched(store) as (service, queues):
+        queues.failures += [StorageError(f"failure {n}") for n in range(ATTEMPTS_MAX)]
+        answers = service.in_one_round([person(service, "ann"), city(service, "rome")])
+        assert [str(answer) for answer in answers] == [f"failure {ATTEMPTS_MAX - 1}"] * 2
+        assert service.write(person(service, "bob")).result.commit_id is not None, "the publisher goes on"
+    assert (names(store), names(store, CITY)) == (["bob"], [])
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_a_round_whose_table_has_lost_its_staged_version_waits_for_the_one_below(store: ObjectStore) -> None:
+    """Fault: the owner of the queues is started anew while a round is in Phase C, which takes long.
+
+    Expectation: the next round is tried until that one has landed, however often; nobody is told that a queue is cold.
+    """
+    with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as gate:
+        first = service.publisher.submit(person(service, "ann"))
+        gate.wait_until_reached()
+        queues.inner.drop([PERSON])
+        second = service.publisher.submit(person(service, "bob"))
+        for _ in range(ATTEMPTS_MAX + 1):
+            queues.wait_until_asked()
+        gate.open()
+        assert result_of(second).versions[PERSON] == result_of(first).versions[PERSON] + 1
+    assert names(store) == ["ann", "bob"]
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_a_round_that_is_void_while_it_is_being_staged_leaves_nothing_even_if_a_table_fails(
+    store: ObjectStore,
+) -> None:
+    """Fault: the round below is lost while this one is being staged, and then one of its tables can't be."""
+    with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as committing:
+        first = service.publisher.submit(person(service, "ann"))
+        committing.wait_until_reached()
+        queues.gate = Gate()
+        both = [{"type": "City", "data": {"name": "bonn"}}, {"type": "Person", "data": {"name": "bob"}}]
+        second = service.publisher.submit(service.load_request(both))
+        queues.gate.wait_until_reached()
+        staging, queues.gate = queues.gate, None
+        overtake(service)
+        committing.open()
+        for _ in range(2):  # the first attempt of the first write, and its second
+            queues.wait_until_staged()
+        queues.failures.append(StorageError("too late"))
+        staging.open()
+        for future in (first, second):
+            assert result_of(future).commit_id is not None
+    assert (names(store), names(store, CITY)) == (["ann", "bob"], ["bonn"])
+    assert left_behind(store) == left_behind(store, "nodes/City") == NOTHING_LEFT
+
+
+def test_a_caller_that_cancels_keeps_nobody_else_waiting(store: ObjectStore) -> None:
+    with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as gate:
+        cancelled = service.publisher.submit(person(service, "ann"))
+        gate.wait_until_reached()
+        cancelled.cancel()
+        second = service.publisher.submit(person(service, "bob"))
+        for _ in range(2):
+            queues.wait_until_staged()
+        gate.open()
+        assert result_of(second).commit_id is not None
+    assert names(store) == ["ann", "bob"]
+
+
+# The end of a publisher's life
+
+
+class LosingAnswers(CommitLog):
+    """A line whose objects land while their answers, and whatever is asked then, are lost; when `is_lossy`."""
+
+    def __init__(self, log: CommitLog) -> None:
+        super().__init__(log._store, log.branch)
+        self.is_lossy = False
+
+    def put(self, obj: CommitObject) -> Answer:
+        answer = super().put(obj)
+        if self.is_lossy:
+            raise StorageError("the connection is gone")
+        return answer
+
+    def read(self, seq: int) -> CommitObject | None:
+        if self.is_lossy:
+            raise StorageError("the connection is gone")
+        return super().read(seq)
+
+
+def test_an_outcome_that_stays_unclear_ends_the_publisher_and_nothing_is_deleted(store: ObjectStore) -> None:
+    """Fault: a round's object lands and the answer is lost. Oracle: what a recovery finds afterwards is whole."""
+    with serving(store, wrap_log=LosingAnswers) as service:
+        log: Any = service.log
+        log.is_lossy = True
+        (answer,) = told([service.publisher.submit(person(service, "ann"))])
+        assert isinstance(answer, OutcomeUnknown)
+        (later,) = told([service.publisher.submit(person(service, "bob"))])
+        assert isinstance(later, OutcomeUnknown)
+        log.is_lossy = False
+        assert len(staging_names(store)) == 1, "what may have landed stays"
+        assert len(list(service.sidecars.listed())) == 1
+        service.tip.refresh()
+    assert names(store) == ["ann"]
+    assert wounds(store) == []
+
+
+def test_a_publisher_that_is_fenced_tells_everybody_and_lands_nothing(store: ObjectStore) -> None:
+    with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as gate:
+        futures = [service.publisher.submit(person(service, "ann"))]
+        gate.wait_until_reached()
+        futures.append(service.publisher.submit(person(service, "bob")))
+        for _ in range(2):
+            queues.wait_until_staged()
+        futures.append(service.publisher.submit(person(service, "cid")))
+        take_over(parts_of(store).tip, EMBEDDED)
+        gate.open()
+        assert [type(one) for one in told(futures)] == [Fenced] * 3
+        assert [type(one) for one in told([service.publisher.submit(person(service, "dan"))])] == [Fenced]
+        assert commits(service) == []
+        assert len(list(service.sidecars.listed())) == 2, "what it staged is left to whoever recovers it"
+    assert names(store) == []
+
+
+def test_an_answer_that_needs_no_commit_is_not_given_by_a_publisher_that_is_fenced(store: ObjectStore) -> None:
+    with serving(store) as service:
+        service.write(person(service, "ann"))
+        take_over(parts_of(store).tip, EMBEDDED)
+        idle = service.mutation(AGE, {"name": "nobody", "age": 1})
+        assert [type(one) for one in told([service.publisher.submit(idle)])] == [Fenced]
+
+
+def test_a_mistake_in_the_publisher_is_told_rather_than_waited_for(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        rows, size_bytes, alone = 1, 1, False
+
+        def __init__(self, header: Header) -> None:
+            self.header = header
+
+        def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
+            raise ZeroDivisionError
+
+        resolve: Callable[..., Resolution]
+
+    with serving(store) as service:
+        broken: Any = Broken(person(service, "x").header)
+        answers = told([service.publisher.submit(broken), service.publisher.submit(person(service, "ann"))])
+        assert ["a bug in omniray" in str(answer) for answer in answers] == [True, True]
+    assert "event=publisher_failed" in caplog.text
+
+
+# Whose fault it is
+
+
+def test_a_table_that_somebody_else_wrote_to_refuses_its_writes_and_no_others(store: ObjectStore) -> None:
+    with serving(store) as service:
+        service.write(person(service, "ann"))
+        service.finaliser.flush()
+        foreign.append(store, "mallory")
+        both = [{"type": "Person", "data": {"name": "bob"}}, {"type": "City", "data": {"name": "bonn"}}]
+        writes = [person(service, "cid"), city(service, "rome"), service.load_request(both)]
+        answers = service.in_one_round(writes)
+        assert [type(answer).__name__ for answer in answers] == ["TableDrift", "WriteAnswer", "TableDrift"]
+        assert "omniray repair" in str(answers[0])
+        assert commits(service)[1:] == [[writes[1].header.commit_id]]
+    assert names(store, CITY) == ["rome"]
+
+
+def test_a_table_that_is_known_to_have_drifted_is_not_even_staged(store: ObjectStore) -> None:
+    with watched(store) as (service, queues):
+        service.publisher.finalised(0, {PERSON: TableDrift("somebody was here", table_key=PERSON)})
+        answers = service.in_one_round([person(service, "ann"), city(service, "rome")])
+        assert [type(answer).__name__ for answer in answers] == ["TableDrift", "WriteAnswer"]
+        queues.wait_until_staged()
+        assert not queues.staged.acquire(blocking=False), "one staging, of the other table"
+        service.publisher.finalised(0, {})
+        service.write(person(service, "bob"))
+    assert names(store) == ["bob"]
+
+
+# Ids
+
+
+def test_a_write_that_is_under_way_is_joined_by_its_id(store: ObjectStore) -> None:
+    with serving(store) as service, held_at(Point.C_BEFORE_PUT) as gate:
+        txn_id = new_ulid()
+        first = service.publisher.submit(person(service, "ann", txn_id=txn_id))
+        gate.wait_until_reached()
+        again = service.publisher.submit(person(service, "ann", txn_id=txn_id))
+        other = service.publisher.submit(person(service, "bob", txn_id=txn_id))
+        assert isinstance(told([other])[0], PayloadMismatch)
+        gate.open()
+        assert result_of(first) is result_of(again)
+        assert commits(service) == [[txn_id]]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_write_that_has_landed_is_answered_from_the_lineage(store: ObjectStore, restarted: bool) -> None:
+    txn_id = new_ulid()
+    with serving(store) as service:
+        first = service.write(person(service, "ann", txn_id=txn_id)).result
+        if not restarted:
+            _repeat(service, txn_id, first)
+    if restarted:
+        with serving(store) as service:
+            _repeat(service, txn_id, first)
+    assert names(store) == ["ann"]
+
+
+def _repeat(service: Service, txn_id: str, first: object) -> None:
+    again = [person(service, "ann", txn_id=txn_id), person(service, "zoe")]
+    answers = service.in_one_round(again)
+    assert answers[0].result == replace(first, repeated=True)
+    assert answers[1].result.repeated is False
+    (other,) = service.in_one_round([person(service, "bob", txn_id=txn_id)])
+    assert isinstance(other, PayloadMismatch)
+    assert service.publisher.is_committed(txn_id)
+    service.write(service.mutation(DELETE, {"name": "zoe"}))
+
+
+def test_a_write_that_is_given_up_before_its_turn_never_lands_unless_it_is_sent_again(store: ObjectStore) -> None:
+    with serving(store) as service:
+        plug = service.plug()
+        service.publisher.submit(plug)
+        plug.gate.wait_until_reached()
+        write = person(service, "ann")
+        given_up = service.publisher.submit(write)
+        service.publisher.abandon(write.header.commit_id)
+        assert isinstance(told([given_up])[0], Withdrawn)
+        plug.gate.open()
+        service.write(person(service, "bob"))
+        assert names(store) == ["bob"]
+        assert service.write(write).result.repeated is False
+    assert names(store) == ["ann", "bob"]
+
+
+def test_a_write_that_is_given_up_in_a_round_is_carried_through(store: ObjectStore) -> None:
+    with serving(store) as service, held_at(Point.C_BEFORE_PUT) as gate:
+        write = person(service, "ann")
+        future = service.publisher.submit(write)
+        gate.wait_until_reached()
+        service.publisher.abandon(write.header.commit_id)
+        gate.open()
+        assert result_of(future).commit_id == write.header.commit_id
+
+
+# Remarks
+
+
+def recovery(service: Service) -> Recovery:
+    return Recovery(new_ulid(), "RolledBack", "ann", "Load", {PERSON: "NoMovement"}, 7)
+
+
+def test_remarks_ride_along_with_the_writes_of_their_round(store: ObjectStore) -> None:
+    with serving(store) as service:
+        plug = service.plug()
+        service.publisher.submit(plug)
+        plug.gate.wait_until_reached()
+        said = [recovery(service) for _ in range(2)]
+        remarks = [service.publisher.remark(Remark(new_ulid(), (one,))) for one in said]
+        write = service.publisher.submit(person(service, "ann"))
+        plug.gate.open()
+        told([*remarks, write])
+        newest = service.newest
+        assert newest.recoveries == tuple(said)
+        assert [commit.commit_id for commit in newest.commits] == [result_of(write).commit_id]
+
+
+def test_a_remark_alone_is_an_object_that_changes_no_table(store: ObjectStore) -> None:
+    with serving(store) as service:
+        service.write(person(service, "ann"))
+        before = service.newest
+        for swept_before_us in (50, 40):
+            told([service.publisher.remark(Remark(new_ulid(), swept_before_us=swept_before_us))])
+        newest = service.newest
+        assert (newest.seq, newest.swept_before_us, newest.commits) == (before.seq + 2, 50, ())
+        assert {key: pin.version for key, pin in newest.pins.items()} == {
+            key: pin.version for key, pin in before.pins.items()
+        }
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_files_that_a_sweep_may_have_taken_are_refused(store: ObjectStore) -> None:
+    with serving(store) as service:
+        told([service.publisher.remark(Remark(new_ulid(), swept_before_us=50))])
+        version = service.newest.pins[PERSON].version
+        write = TableWrite(Mode.APPEND, StagedRows((), 0, staged_since_us=49), NOTHING_REPLACED)
+        resolution = Resolution({PERSON: write}, Affected(nodes=1))
+        late = PreparedRequest(person(service, "x").header, resolution, {PERSON: version})
+        (error,) = told([service.publisher.submit(late)])
+        assert isinstance(error, StorageError)
+        assert "load again" in str(error)
+
+
+# Too much
+
+
+def test_a_queue_that_is_full_takes_nothing_more_until_there_is_room(store: ObjectStore) -> None:
+    with serving(store, limits=Limits(waiting_intents=2)) as service:
+        plug = service.plug()
+        service.publisher.submit(plug)
+        plug.gate.wait_until_reached()
+        write = person(service, "bob")
+        taken = service.publisher.submit(person(service, "ann"))
+        (error,) = told([service.publisher.submit(write)])
+        assert isinstance(error, Overloaded)
+        assert error.facts["retry_after_s"] > 0
+        plug.gate.open()
+        result_of(taken)
+        assert service.write(write).result.commit_id == write.header.commit_id
+
+
+def test_one_tenant_can_not_fill_the_queue_for_another(store: ObjectStore) -> None:
+    with serving(store, limits=Limits(tenant_intents=1)) as service:
+        plug = service.plug()
+        service.publisher.submit(plug)
+        plug.gate.wait_until_reached()
+        futures = [
+            service.publisher.submit(person(service, f"{tenant}{n}", tenant=tenant))
+            for tenant in "ab"
+            for n in range(2)
+        ]
+        plug.gate.open()
+        assert [isinstance(one, Overloaded) for one in told(futures)] == [False, True, False, True]

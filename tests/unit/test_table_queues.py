@@ -1,0 +1,296 @@
+"""Write queues: what they answer follows what they staged, and what they have lost is never guessed at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from omniray.coordinator.table_queues import Base, Cold, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.engine import state, tables
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.identity import new_ulid
+from omniray.engine.line import CommitObject, follow
+from omniray.engine.mode import Mode
+from omniray.engine.pinned import ROWADDR
+from omniray.engine.process import this_process
+from omniray.engine.schema import ID, Schema
+from omniray.engine.schema_files import read_schema
+from omniray.engine.sidecar import SidecarIntent
+from omniray.engine.staging import announce
+from omniray.engine.store import ObjectStore
+from omniray.engine.tables import NOTHING_REPLACED
+from omniray.engine.version_names import final_path
+from omniray.engine.write import TableWrite
+from tests import foreign
+from tests.coordination import Gate
+from tests.graphs import CITY, PERSON, create_store, rows_of
+from tests.stores import Root
+
+Outcome = StagedPin | Taken | OmnirayError
+
+
+@dataclass
+class Rounds:
+    """Rounds of one publisher, as its queues see them; they land when the test says so."""
+
+    store: ObjectStore
+    queues: TableQueues
+    schema: Schema
+    newest: CommitObject
+    landed_through: int
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @classmethod
+    def on(cls, store: ObjectStore) -> Rounds:
+        log = CommitLog(store, MAIN_BRANCH)
+        newest, schema = log.newest(), read_schema(store, log)[0]
+        assert newest is not None
+        return cls(store, TableQueues(store, schema), schema, newest, newest.seq)
+
+    @property
+    def base(self) -> Base:
+        return Base(self.newest.pins, self.landed_through)
+
+    def land(self) -> None:
+        self.landed_through = self.newest.seq
+
+    def stage(self, *, land: bool = True, **writes: TableWrite) -> None:
+        """A round on top of the last one; one that can't be staged comes to nothing."""
+        by_key = {f"node:{name}": write for name, write in writes.items()}
+        intents = [SidecarIntent(new_ulid(), "ann")]
+        sidecar = announce(self.newest, str(MAIN_BRANCH), this_process(), "Load", intents, self.schema, by_key)
+        self.outcomes = self.queues.stage(self.base, [TableStage(one, by_key[one.table_key]) for one in sidecar.tables])
+        staged = {key: one.pin for key, one in zip(by_key, self.outcomes, strict=True) if isinstance(one, StagedPin)}
+        if len(staged) == len(by_key):
+            self.newest = follow(
+                self.newest, op_id=sidecar.operation_id, changed=staged, commits=(), finalised_through=0
+            )
+        if land:
+            self.land()
+
+    def append(self, *ids: str, land: bool = True) -> None:
+        self.stage(Person=self.write(Mode.APPEND, *ids), land=land)
+
+    def write(self, mode: Mode, *ids: str, table_key: str = PERSON) -> TableWrite:
+        replaced = NOTHING_REPLACED if mode is Mode.OVERWRITE else self.located(ids, table_key)
+        return TableWrite(mode, rows_of(self.schema.by_table_key[table_key], ids), replaced)
+
+    def delete(self, *ids: str) -> TableWrite:
+        return TableWrite(Mode.DELETE, rows_of(self.schema.by_table_key[PERSON], ()), self.located(ids))
+
+    def located(self, ids: Iterable[str], table_key: str = PERSON) -> pa.Table:
+        question = Question("matching", table_key, (ID, pa.array(ids, pa.string()), (ID,)))
+        return self.queues.read(self.base, [question])[0]
+
+    def people(self) -> list[str]:
+        return sorted(_scanned(self.queues, self.base))
+
+
+def _scanned(queues: TableQueues, base: Base) -> dict[str, int]:
+    """The ids of all people with their addresses, as their table has them."""
+    rows = queues.read(base, [Question("scan", PERSON, ((ID,),))])[0]
+    return dict(zip(rows[ID].to_pylist(), rows[ROWADDR].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def rounds(disk: Root) -> Iterable[Rounds]:
+    rounds = Rounds.on(create_store(disk))
+    with closing(rounds.queues):
+        yield rounds
+
+
+# Following
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ids_and_their_addresses_follow_every_version_that_is_staged(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Appends, merges, deletes and overwrites over tails that are folded and tails that are full.
+
+    Oracle: an owner that has just been started reads the same version from storage.
+    """
+    monkeypatch.setattr(tables, "TAIL_ROWS_MAX", 6)
+    chance = random.Random(seed)
+    everybody = [f"p{n:02}" for n in range(24)]
+    for _ in range(14):
+        present = rounds.people()
+        absent = sorted(set(everybody) - set(present))
+        kind = chance.choice(("append", "merge", "merge", "delete", "delete", "overwrite"))
+        match kind:
+            case "append" if absent:
+                write = rounds.write(Mode.APPEND, *chance.sample(absent, min(len(absent), chance.choice((1, 3, 7)))))
+            case "delete" if present:
+                write = rounds.delete(*chance.sample(present, chance.randint(1, len(present))))
+            case "overwrite":
+                write = rounds.write(Mode.OVERWRITE, *chance.sample(everybody, 4))
+            case _:
+                write = rounds.write(Mode.MERGE, *chance.sample(everybody, 5))
+        rounds.stage(Person=write, land=chance.random() < 0.5)
+        known = _addresses(rounds.located(everybody))
+        assert known == _scanned(rounds.queues, rounds.base), "what is known is what its own handle shows"
+    fresh = Rounds.on(rounds.store)
+    with closing(fresh.queues):
+        assert known == _scanned(fresh.queues, Base(rounds.newest.pins, rounds.newest.seq))
+
+
+def _addresses(located: pa.Table) -> dict[str, int]:
+    return dict(zip(located[ID].to_pylist(), located[ROWADDR].to_pylist(), strict=True))
+
+
+def test_a_round_on_a_version_that_is_only_staged_reads_nothing(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds.append("ann")
+    rounds.located(["ann"])
+    monkeypatch.setattr(state.KnownIds, "read", lambda table: pytest.fail("the ids were read again"))
+    for name in ("bob", "cid"):
+        rounds.append(name, land=False)
+    assert _addresses(rounds.located(["ann", "bob", "cid"])).keys() == {"ann", "bob", "cid"}
+
+
+def test_tables_are_staged_one_version_each(rounds: Rounds) -> None:
+    before = {key: pin.version for key, pin in rounds.newest.pins.items()}
+    rounds.stage(Person=rounds.write(Mode.APPEND, "ann", "bob"), City=rounds.write(Mode.APPEND, "rome", table_key=CITY))
+    after = {key: pin.version for key, pin in rounds.newest.pins.items()}
+    assert after == {**before, PERSON: before[PERSON] + 1, CITY: before[CITY] + 1}
+    assert (rounds.newest.pins[PERSON].rows, rounds.newest.pins[CITY].rows) == (2, 1)
+
+
+def test_questions_are_answered_in_the_order_in_which_they_were_asked(rounds: Rounds) -> None:
+    rounds.stage(Person=rounds.write(Mode.APPEND, "ann"), City=rounds.write(Mode.APPEND, "rome", table_key=CITY))
+    wanted = pa.array(["ann", "rome", "nobody"])
+    questions = [Question("existing", key, (wanted,)) for key in (CITY, PERSON, CITY)]
+    found = rounds.queues.read(rounds.base, questions)
+    assert [one.to_pylist() for one in found] == [["rome"], ["ann"], ["rome"]]
+
+
+def test_a_table_that_is_being_staged_keeps_its_own_questions_waiting_and_no_others(rounds: Rounds) -> None:
+    rounds.append("ann")
+    gate = Gate()
+    asked = [Question("existing", key, (pa.array(["ann"]),)) for key in (PERSON, CITY)]
+    write, base = rounds.write(Mode.APPEND, "bob"), rounds.base
+    with armed({Point.B_AFTER_ROWS: Action(gate.hold)}), ThreadPoolExecutor(2) as threads:
+        staging = threads.submit(rounds.stage, Person=write, land=False)
+        gate.wait_until_reached()
+        waiting = threads.submit(rounds.queues.read, base, asked[:1])
+        assert rounds.queues.read(base, asked[1:])[0].to_pylist() == []
+        assert not waiting.done()
+        gate.open()
+        staging.result()
+        assert waiting.result()[0].to_pylist() == ["ann"], "as of the version that was asked for"
+    rounds.land()
+    assert rounds.people() == ["ann", "bob"]
+
+
+# Losing
+
+
+def test_a_version_that_was_lost_before_it_landed_is_cold_and_is_not_opened_by_its_name(rounds: Rounds) -> None:
+    """Opening it would give it its final name, and readers would see what may never land."""
+    rounds.append("ann", land=False)
+    rounds.queues.drop([PERSON])
+    with pytest.raises(Cold, match=PERSON):
+        rounds.located(["ann"])
+    rounds.stage(Person=TableWrite(Mode.APPEND, foreign.people("bob"), NOTHING_REPLACED), land=False)
+    assert isinstance(rounds.outcomes[0], Cold)
+    assert rounds.store.get(final_path("nodes/Person", rounds.newest.pins[PERSON].version)) is None
+    rounds.land()
+    assert rounds.people() == ["ann"]
+
+
+def test_tables_that_are_not_lost_go_on_beside_one_that_is(rounds: Rounds) -> None:
+    rounds.stage(
+        Person=rounds.write(Mode.APPEND, "ann"), City=rounds.write(Mode.APPEND, "rome", table_key=CITY), land=False
+    )
+    rounds.queues.drop([PERSON])
+    oslo = rounds.write(Mode.APPEND, "oslo", table_key=CITY)
+    rounds.stage(City=oslo, Person=TableWrite(Mode.APPEND, foreign.people("bob"), NOTHING_REPLACED), land=False)
+    assert [type(one) for one in rounds.outcomes] == [StagedPin, Cold]
+
+
+def test_what_is_dropped_never_happened(rounds: Rounds) -> None:
+    """The next attempt has the same number: a handle of the lost one would show its rows."""
+    rounds.append("ann")
+    landed = rounds.newest
+    rounds.located(["ann"])
+    rounds.append("ghost", land=False)
+    rounds.queues.drop([PERSON])
+    rounds.newest = landed
+    assert _addresses(rounds.located(["ann", "ghost"])).keys() == {"ann"}
+    rounds.append("bob", land=False)
+    assert rounds.newest.pins[PERSON].version == landed.pins[PERSON].version + 1
+    assert rounds.people() == sorted(_addresses(rounds.located(["ann", "bob", "ghost"]))) == ["ann", "bob"]
+
+
+def test_a_handle_of_a_lost_round_that_was_not_dropped_is_not_used_either(rounds: Rounds) -> None:
+    """A round is given up while it is being staged: the handle is kept after everything was dropped."""
+    rounds.append("ann")
+    landed = rounds.newest
+    rounds.located(["ann"])
+    rounds.append("ghost", land=False)
+    rounds.newest = landed
+    assert _addresses(rounds.located(["ann", "ghost"])).keys() == {"ann"}
+    assert rounds.people() == ["ann"]
+
+
+def test_another_owner_reads_from_storage_what_the_first_one_knew(rounds: Rounds) -> None:
+    rounds.append("ann", "bob")
+    rounds.stage(Person=rounds.delete("bob"))
+    heir = TableQueues(rounds.store, rounds.schema)
+    with closing(heir):
+        assert list(_scanned(heir, rounds.base)) == ["ann"]
+
+
+# Failing
+
+
+def test_a_version_that_somebody_else_has_taken_is_told_and_other_tables_are_staged(rounds: Rounds) -> None:
+    rounds.append("ann")
+    rounds.located(["ann"])
+    version = rounds.newest.pins[PERSON].version
+    fresh = Rounds.on(rounds.store)
+    with closing(fresh.queues):  # opening it gives it its final name, on which a foreign writer builds
+        _scanned(fresh.queues, rounds.base)
+    foreign.append(rounds.store, "mallory")
+    writes = {"Person": rounds.write(Mode.APPEND, "bob"), "City": rounds.write(Mode.APPEND, "rome", table_key=CITY)}
+    rounds.stage(**writes)
+    taken, staged = rounds.outcomes
+    assert taken == Taken(PERSON, version + 1)
+    assert isinstance(staged, StagedPin)
+    assert rounds.people() == ["ann"]
+
+
+def test_a_store_that_fails_while_staging_is_told_and_the_queue_begins_anew(rounds: Rounds) -> None:
+    def fail() -> None:
+        raise StorageError("the disk is gone")
+
+    rounds.append("ann")
+    bob = rounds.write(Mode.APPEND, "bob")
+    with armed({Point.B_AFTER_ROWS: Action(fail, nth=1)}):
+        rounds.stage(Person=bob)
+        assert [str(one) for one in rounds.outcomes] == ["the disk is gone"]
+        rounds.stage(Person=bob)
+    assert rounds.people() == ["ann", "bob"]
+
+
+def test_the_files_of_a_staged_version_are_those_made_for_it_alone(rounds: Rounds) -> None:
+    rounds.append("ann")
+    before = _files(rounds.store)
+    rounds.append("bob", land=False)
+    (staged,) = rounds.outcomes
+    assert isinstance(staged, StagedPin)
+    made = _files(rounds.store) - before
+    assert set(staged.files) == {file for file in made if "/_transactions/" not in file}
+
+
+def _files(store: ObjectStore) -> set[str]:
+    return {file.path for file in store.files("nodes/Person")}

@@ -1,0 +1,72 @@
+"""Staging workers: Ray tasks that read, check and stage the parts of a large load in parallel.
+
+A worker keeps nothing, and what it returns is all that counts: a task that dies is run again from its source, since a
+file can be read as often as one likes, and the data files of the first try are swept in time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.graph import Graph
+from omniray.engine.load_options import LoadOptions
+from omniray.engine.part import StagedPart
+from omniray.engine.store import open_store
+
+TRIES_MAX = 4
+
+
+def staged_parts(
+    uri: str,
+    storage_options: Mapping[str, str] | None,
+    sources: Sequence[str],
+    options: LoadOptions,
+    since_us: int,
+    *,
+    type: str | None,
+    format: str | None,
+) -> Iterator[StagedPart]:
+    """Stage each source in a task of its own, a few at a time; the parts come in the order of the sources."""
+    import ray
+
+    at_once = 1 + int(ray.cluster_resources().get("CPU", 1))
+    task = ray.remote(num_cpus=1, max_retries=TRIES_MAX - 1)(_stage)
+    graph = (uri, tuple(sorted((storage_options or {}).items())))
+    waiting = deque(sources)
+    under_way: deque[Any] = deque()
+    while waiting or under_way:
+        while waiting and len(under_way) < at_once:
+            under_way.append(task.remote(graph, waiting.popleft(), options, since_us, type, format))
+        try:
+            part = ray.get(under_way.popleft())
+        except ray.exceptions.RayError as error:
+            raise StorageError(
+                f"a staging worker failed {TRIES_MAX} times, and nothing was written: {error}"
+            ) from error
+        if isinstance(part, OmnirayError):
+            raise part
+        yield part
+
+
+def _stage(
+    graph: tuple[str, tuple[tuple[str, str], ...]],
+    source: str,
+    options: LoadOptions,
+    since_us: int,
+    type: str | None,
+    format: str | None,
+) -> StagedPart | OmnirayError:
+    """In the worker: errors of ours are values, so that they arrive as what they are."""
+    try:
+        return _opened(*graph).stage_part(source, options, since_us, type=type, format=format)
+    except OmnirayError as error:
+        return error
+
+
+@lru_cache(maxsize=4)
+def _opened(uri: str, storage_options: tuple[tuple[str, str], ...]) -> Graph:
+    return Graph(open_store(uri, dict(storage_options) or None), read_only=True)
