@@ -10,19 +10,19 @@ from html import escape
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 440, 300  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 52, 16, 34, 40
-LEGEND_HEIGHT = 34
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 46, 40
+LEGEND_HEIGHT, LEGEND_STEP = 34, 90
 PER_ROW = 2
 STYLE = """\
 text { font: 12px system-ui, sans-serif; fill: #333 }
 .title { font-weight: 600; font-size: 13px } .tick { font-size: 11px; fill: #666 }
-.grid { stroke: #8884; stroke-width: 1 } .line { fill: none; stroke-width: 2; stroke-linejoin: round }
+.grid { stroke: #8884; stroke-width: 1 } .line { stroke-width: 2; stroke-linejoin: round }
 .c0 { stroke: #c2410c; fill: #c2410c } .c1 { stroke: #ca8a04; fill: #ca8a04 } .c2 { stroke: #2563eb; fill: #2563eb }
 .c3 { stroke: #0d9488; fill: #0d9488 } .c4 { stroke: #7c3aed; fill: #7c3aed } polyline.line { fill: none }
 @media (prefers-color-scheme: dark) {
   text { fill: #ddd } .tick { fill: #aaa }
   .c0 { stroke: #fb923c; fill: #fb923c } .c1 { stroke: #facc15; fill: #facc15 } .c2 { stroke: #60a5fa; fill: #60a5fa }
-  .c3 { stroke: #2dd4bf; fill: #2dd4bf } .c4 { stroke: #a78bfa; fill: #a78bfa } polyline.line { fill: none }
+  .c3 { stroke: #2dd4bf; fill: #2dd4bf } .c4 { stroke: #a78bfa; fill: #a78bfa }
 }"""
 
 
@@ -52,7 +52,7 @@ def svg(panels: Sequence[Panel]) -> str:
     """All panels in one image, two in a row, under one legend."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     colours = {name: f"c{number % 5}" for number, name in enumerate(names)}
-    width = WIDTH * min(PER_ROW, max(1, len(panels)))
+    width = max(WIDTH * min(PER_ROW, len(panels)), LEFT + LEGEND_STEP * len(names))
     height = LEGEND_HEIGHT + HEIGHT * math.ceil(len(panels) / PER_ROW)
     body = [*_legend(colours)]
     for number, panel in enumerate(panels):
@@ -64,8 +64,8 @@ def svg(panels: Sequence[Panel]) -> str:
 
 def _legend(colours: Mapping[str, str]) -> list[str]:
     return [
-        f'<circle class="{colour}" cx="{LEFT + number * 90}" cy="18" r="4"/>'
-        f'<text x="{LEFT + 10 + number * 90}" y="22">{escape(name)}</text>'
+        f'<circle class="{colour}" cx="{LEFT + number * LEGEND_STEP}" cy="18" r="4"/>'
+        f'<text x="{LEFT + 10 + number * LEGEND_STEP}" y="22">{escape(name)}</text>'
         for number, (name, colour) in enumerate(colours.items())
     ]
 
@@ -100,7 +100,7 @@ def _grid(counts: Sequence[float], across: Axis, up: Axis) -> list[str]:
         parts.append(f'<text class="tick" {at} text-anchor="middle">{count:g}</text>')
     middle = (across.start + across.end) / 2
     parts.append(f'<text class="tick" x="{middle}" y="{up.start + 33}" text-anchor="middle">writers</text>')
-    parts.append(f'<text class="tick" x="{across.start}" y="{up.end - 4}" text-anchor="end">commits/s</text>')
+    parts.append(f'<text class="tick" x="4" y="{up.end - 13}">commits/s</text>')
     return parts
 
 

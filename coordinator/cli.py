@@ -1,4 +1,4 @@
-"""The command line: `omniray VERB URI …`, over the engine in this process.
+"""The command line: `omniray VERB URI …`, over the engine in this process or a coordinator.
 
 A verb opens the graph, calls one method and shows the result; what can go wrong is decided in the engine. Verbs that
 read write nothing of their own, but heal what writers that died have left. The engine is imported by the verbs
@@ -35,6 +35,8 @@ from omniray.coordinator.cli_arguments import (
 )
 from omniray.coordinator.cli_output import Output, counted, opening, reporting
 from omniray.coordinator.cli_recovery import app as recovery_app
+from omniray.coordinator.cli_service import app as service_app
+from omniray.coordinator.cli_stress import app as stress_app
 
 if TYPE_CHECKING:
     from omniray import Graph, LineageEntry, WriteResult
@@ -53,6 +55,8 @@ app = typer.Typer(
 schema_app = typer.Typer(help="Look at the schema of a graph.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schema_app, name="schema")
 app.add_typer(recovery_app)
+app.add_typer(service_app)
+app.add_typer(stress_app)
 
 
 @app.command(

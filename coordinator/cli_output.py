@@ -24,6 +24,7 @@ from omniray.engine.errors import OmnirayError
 
 if TYPE_CHECKING:  # rich is imported when there is something to draw: `--help` needs none of it
     from rich.console import Console
+    from rich.table import Table
 
     from omniray import Graph
     from omniray.engine.heal import RecoveryReport
@@ -36,6 +37,7 @@ UNLIMITED_COLUMNS = 100_000
 _UNHEARD = logging.NullHandler()  # without any handler, Python would write warnings to stderr as they are
 
 Progress = Callable[[Any, int], None]
+Redraw = Callable[[Sequence[str], Sequence[Sequence[Any]]], None]
 
 
 @contextmanager
@@ -96,6 +98,18 @@ class Output:
             _write(_json(document))
         else:
             _draw(title, columns, list(rows))
+
+    @contextmanager
+    def live_table(self) -> Iterator[Redraw]:
+        """A table that is drawn anew in its place; where there is no terminal, below the one before."""
+        from rich.live import Live
+
+        console = _console()
+        if not console.is_terminal:
+            yield lambda columns, rows: console.print(_drawn(columns, rows))
+            return
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda columns, rows: live.update(_drawn(columns, rows), refresh=True)
 
     def note(self, text: str) -> None:
         """Something on the side that a person should know; a program that reads is not told."""
@@ -174,7 +188,7 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _draw(title: str, columns: Sequence[str], rows: list[Sequence[Any]]) -> None:
+def _drawn(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -185,10 +199,14 @@ def _draw(title: str, columns: Sequence[str], rows: list[Sequence[Any]]) -> None
         table.add_column(printable(name), justify="right" if numbers else "left", overflow="fold")
     for row in rows[:ROWS_SHOWN_MAX]:
         table.add_row(*(_cell(value) for value in row))
+    return table
+
+
+def _draw(title: str, columns: Sequence[str], rows: list[Sequence[Any]]) -> None:
     console = _console()
     if title:
         console.print(title, soft_wrap=True)
-    console.print(table)
+    console.print(_drawn(columns, rows))
     if len(rows) > ROWS_SHOWN_MAX:
         console.print(f"{len(rows) - ROWS_SHOWN_MAX:,} more rows are not shown; --json shows all", soft_wrap=True)
 

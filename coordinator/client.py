@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from omniray.coordinator.batch_writer import IN_FLIGHT, ROWS, BatchWriter
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.service import Service, absolute, serve
-from omniray.engine.errors import Fenced, InputError, LineOwned, Moved, OutcomeUnknown, Overloaded
+from omniray.engine.errors import Conflict, Fenced, InputError, LineOwned, Moved, OutcomeUnknown, Overloaded
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
 from omniray.engine.identity import new_ulid
@@ -36,7 +36,7 @@ from omniray.engine.schema import Schema
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.source_files import find_file
 from omniray.engine.store import open_store
-from omniray.engine.write import Author, Outcome, WriteResult, checked_txn_id
+from omniray.engine.write import Affected, Author, Outcome, Resolution, WriteResult, checked_txn_id
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Client:
     def _send_prepared(self, intent: LoadIntent, deadline: float) -> WriteAnswer:
         """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
         for _ in range(JUDGEMENTS_MAX):
-            resolution, judged_on = self._graph.judge(intent)
+            resolution, judged_on = self._judged(intent)
             header = Header(
                 intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
                 self._graph.schema_state.schema_hash,
@@ -236,6 +236,16 @@ class Client:
             f"the load was judged {JUDGEMENTS_MAX} times and its tables moved each time; nothing was written: load "
             "again while fewer others write"
         )
+
+    def _judged(self, intent: LoadIntent) -> tuple[Resolution, Mapping[str, int]]:
+        """Judge a load here. One that was committed before may be refused for its own rows: it is sent without them."""
+        try:
+            return self._graph.judge(intent)
+        except (Conflict, InputError):
+            with contextlib.suppress(OutcomeUnknown):
+                self._graph.outcome(intent.commit_id)
+                return Resolution({}, Affected()), {}
+            raise
 
     def _send(self, request: Request, deadline: float) -> WriteAnswer:
         """Send a write until it is answered: an id that was applied is never applied again."""

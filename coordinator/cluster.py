@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ def join(address: str | None) -> bool:
     if wanted == LOCAL:
         _init(address=LOCAL, include_dashboard=False)
         return True
-    if not _is_listening(wanted):
+    if not is_listening(wanted):
         raise _no_cluster(wanted, "nothing listens there")
     try:
         _init(address=wanted)
@@ -94,10 +95,10 @@ def _running_here() -> str | None:
         written = _CURRENT_CLUSTER.read_text().strip()
     except OSError:
         return None
-    return written if written and _is_listening(written) else None
+    return written if written and is_listening(written) else None
 
 
-def _is_listening(address: str) -> bool:
+def is_listening(address: str) -> bool:
     """Whether a connection can be made: Ray itself waits for minutes, and writes about it. Other forms are Ray's."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()) or "/" in host:
@@ -123,6 +124,12 @@ def _init(**options: Any) -> None:
         warnings.filterwarnings("ignore", category=ResourceWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         ray().init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING, **options)
+
+
+def leave() -> None:
+    """Disconnect this process; a cluster that it started ends."""
+    if "ray" in sys.modules:  # else it never joined one, and need not wait for the import
+        ray().shutdown()
 
 
 def address() -> str:

@@ -73,11 +73,14 @@ class TenantQueue:
         return found
 
     def take(self, limits: RoundLimits, is_blocked: Callable[[Ticket], bool] = lambda ticket: False) -> list[Ticket]:
-        """The writes of the next round, at least one if any may go; a blocked one holds up its tenant's others."""
+        """The writes of the next round, at least one if any may go; those that are blocked let others pass."""
         taken: list[Ticket] = []
         room = limits
-        while any(not is_blocked(waiting[0]) for waiting in self._waiting.values()):
+        while any(_first(waiting, is_blocked) for waiting in self._waiting.values()):
             tenant = next(iter(self._waiting))
+            if _first(self._waiting[tenant], is_blocked) is None:
+                self._to_the_end(tenant)
+                continue
             self._credit[tenant] = self._credit.get(tenant, 0) + QUANTUM
             room, is_full = self._take_turn(tenant, taken, room, is_blocked)
             if is_full:
@@ -89,13 +92,12 @@ class TenantQueue:
     ) -> tuple[RoundLimits, bool]:
         """One tenant's turn: the room that is left, and whether the round is full."""
         waiting = self._waiting[tenant]
-        while waiting and waiting[0].cost <= self._credit[tenant] and not is_blocked(waiting[0]):
-            left = _room_after(room, waiting[0])
-            stands_alone = waiting[0].alone and taken
-            if taken and (left is None or stands_alone):
+        while (ticket := _first(waiting, is_blocked)) is not None and ticket.cost <= self._credit[tenant]:
+            left = _room_after(room, ticket)
+            if taken and (left is None or ticket.alone):
                 self._credit[tenant] -= QUANTUM  # its turn was cut short: it is first in the next round
                 return room, True
-            ticket = waiting.popleft()
+            waiting.remove(ticket)
             taken.append(ticket)
             self._credit[tenant] -= ticket.cost
             if left is None or ticket.alone:
@@ -114,6 +116,10 @@ class TenantQueue:
         if not self._waiting[tenant]:
             del self._waiting[tenant]
             self._credit.pop(tenant, None)
+
+
+def _first(waiting: Iterable[Ticket], is_blocked: Callable[[Ticket], bool]) -> Ticket | None:
+    return next((ticket for ticket in waiting if not is_blocked(ticket)), None)
 
 
 def _room_after(room: RoundLimits, ticket: Ticket) -> RoundLimits | None:

@@ -65,6 +65,11 @@ class Gauges:
             self.refusals[kind] += 1
 
     @property
+    def last_round_s(self) -> float:
+        with self._lock:
+            return self._rounds[-1].round_s if self._rounds else 0.0
+
+    @property
     def retry_after_s(self) -> float:
         """About as long as two rounds take."""
         return max(0.1, 2 * self.rates().round_ms / 1e3)

@@ -27,6 +27,8 @@ from omniray.coordinator.rounds import (
     Ended,
     Event,
     Failed,
+    Gather,
+    Gathered,
     Instruction,
     Judge,
     Judged,
@@ -36,15 +38,18 @@ from omniray.coordinator.rounds import (
     Pause,
     Refuse,
     Release,
+    Reserved,
     Resumed,
     Rounds,
     Stage,
     Staged,
     Submitted,
+    Unreserved,
 )
 from omniray.coordinator.table_queues import Base, Cold, StagedPin, TableStage, Taken
 from omniray.engine.errors import (
     Fenced,
+    Moved,
     OmnirayError,
     OutcomeUnknown,
     Overloaded,
@@ -59,7 +64,7 @@ from omniray.engine.line import Commit as LineCommit
 from omniray.engine.line import CommitObject, Fate, Recovery, follow
 from omniray.engine.lineage import Lineage
 from omniray.engine.process import this_process
-from omniray.engine.request import Request
+from omniray.engine.request import PreparedRequest, Request
 from omniray.engine.schema import Schema
 from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars
 from omniray.engine.staging import announce
@@ -70,6 +75,9 @@ from omniray.engine.write import Resolution, WriteResult, first_outcome, refuse_
 log = logging.getLogger("omniray")
 
 THREADS = 8
+GATHER_SHARE = 0.25
+GATHER_S_MAX = 0.05
+STANDSTILL_S = 60.0
 
 
 class Queues(Reader, Protocol):
@@ -135,12 +143,13 @@ class Publisher:
         self._store, self._tip, self._lineage, self._sidecars = store, tip, lineage, sidecars
         self._schema, self._schema_hash, self._queues, self._on_landed = schema, schema_hash, queues, on_landed
         self._branch, self._owner, self._on_ended = branch, owner, on_ended
-        self._rounds = Rounds(limits)
+        self._rounds = Rounds(limits, gathers=True)
         self._process = this_process()
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-publish")
         self._waiting: dict[str, _Waiting] = {}
         self._works: dict[int, _Work] = {}
+        self._standing_still: set[str] = set()
         self._committed = set(lineage.commit_ids(tip.newest))
         self._drifted: dict[str, TableDrift] = {}
         self._finalised_through = 0
@@ -161,7 +170,9 @@ class Publisher:
             if known is not None:
                 return self._join(known, request)
             waiting = self._waiting[header.commit_id] = _Waiting(request)
-            ticket = Ticket(header.commit_id, header.author.tenant, request.rows, request.size_bytes, request.alone)
+            ticket = Ticket(
+                header.commit_id, header.author.tenant, request.rows, request.size_bytes, request.alone, request.touched
+            )
             self._dispatch(Submitted(ticket))
             return waiting.answer
 
@@ -169,7 +180,7 @@ class Publisher:
         """Record something in the line, with the next round or as one."""
         with self._lock:
             waiting = self._waiting[remark.remark_id] = _Waiting(remark)
-            self._dispatch(Submitted(Ticket(remark.remark_id, "", 0, 0)))
+            self._dispatch(Submitted(Ticket(remark.remark_id, "", 0, 0, tables=frozenset())))
             return waiting.answer
 
     def abandon(self, commit_id: str) -> None:
@@ -248,9 +259,14 @@ class Publisher:
             case Refuse(intent_id, error, overload):
                 self._answer(intent_id, error or _overloaded(overload, self.gauges.retry_after_s))
             case Pause(seconds):
-                timer = threading.Timer(seconds, self._dispatch, (Resumed(),))
-                timer.daemon = True
-                timer.start()
+                self._later(seconds, Resumed())
+            case Gather(number):
+                self._later(min(GATHER_SHARE * self.gauges.last_round_s, GATHER_S_MAX), Gathered(number))
+
+    def _later(self, seconds: float, event: Event) -> None:
+        timer = threading.Timer(seconds, self._dispatch, (event,))
+        timer.daemon = True
+        timer.start()
 
     def _start(self, number: int, job: Callable[..., Event], *arguments: object) -> None:
         def run() -> None:
@@ -413,13 +429,26 @@ class Publisher:
         for request, resolution in work.judged.accepted:
             self._answer(request.header.commit_id, _accepted(request, resolution, work.ours))
         for commit_id, answer in work.judged.answers.items():
+            if isinstance(answer, Moved):
+                self._let_stand_still(commit_id)
             self._answer(commit_id, answer)
         for one in work.waiting:
             if isinstance(one.what, Remark):
                 self._answer(one.what.remark_id, WriteAnswer(WriteResult(None, 0, 0)))
 
+    def _let_stand_still(self, commit_id: str) -> None:
+        """A prepared load was overtaken: while it is judged again, its tables wait for it, or it might never land."""
+        request = self._waiting[commit_id].what
+        if isinstance(request, PreparedRequest) and commit_id not in self._standing_still:
+            self._standing_still.add(commit_id)
+            self._dispatch(Reserved(commit_id, frozenset(request.judged_on)))
+            self._later(STANDSTILL_S, Unreserved(commit_id))
+
     def _answer(self, intent_id: str, answer: WriteAnswer | OmnirayError) -> None:
         future = self._waiting.pop(intent_id).answer
+        if intent_id in self._standing_still and not isinstance(answer, Moved):
+            self._standing_still.discard(intent_id)
+            self._dispatch(Unreserved(intent_id))
         if isinstance(answer, OmnirayError):
             self.gauges.refused(answer.kind)
             future.set_exception(answer)

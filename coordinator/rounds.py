@@ -26,6 +26,7 @@ from omniray.coordinator.fairness import RoundLimits, TenantQueue, Ticket
 from omniray.engine.errors import OmnirayError, Withdrawn
 
 UNDER_WAY_MAX = 2
+CROWD = 2
 ATTEMPTS_MAX = 5
 PAUSE_S = 0.1
 PAUSE_DOUBLINGS_MAX = 6
@@ -109,7 +110,32 @@ class Resumed:
     """A pause is over."""
 
 
-Event = Submitted | Abandoned | Judged | Staged | Landed | Overtaken | Failed | Ended | Resumed
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The time to wait for writers that were answered with a round is over."""
+
+    round_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Some tables shall stand still until a write has come that was judged on them elsewhere."""
+
+    intent_id: str
+    tables: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreserved:
+    """A reservation is used up, or its time is over."""
+
+    intent_id: str
+
+
+Event = (
+    Submitted | Abandoned | Judged | Staged | Landed | Overtaken | Failed | Ended | Resumed | Gathered | Reserved
+    | Unreserved
+)  # fmt: skip
 
 
 # Instructions
@@ -173,7 +199,14 @@ class Pause:
     seconds: float
 
 
-Instruction = Judge | Stage | Commit | Confirm | Release | Discard | Refuse | Pause
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Come back with `Gathered` after a small part of what a round takes: writers that were answered may send more."""
+
+    round_no: int
+
+
+Instruction = Judge | Stage | Commit | Confirm | Release | Discard | Refuse | Pause | Gather
 
 
 class _Phase(StrEnum):
@@ -192,11 +225,22 @@ class _Round:
     changes: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathering:
+    """Until as many writes wait, or the time is over, no round begins."""
+
+    after_round: int
+    wanted: int
+
+
 class Rounds:
     """Decides what a publisher does next. `handle` takes one event and returns what is to be carried out."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, gathers: bool = False) -> None:
         self._limits = limits or Limits()
+        self._gathers = gathers
+        self._gathering: _Gathering | None = None
+        self._reserved: dict[str, frozenset[str]] = {}  # by the write that tables stand still for
         self._queue = TenantQueue()
         self._under_way: list[_Round] = []  # oldest first
         self._held: dict[str, tuple[int, int]] = {}  # by tenant: writes and bytes that are waiting or under way
@@ -233,6 +277,14 @@ class Rounds:
                 return self._end(error)
             case Resumed():
                 self._paused = False
+                return self._begin()
+            case Gathered(number):
+                return self._gathered(number)
+            case Reserved(intent_id, tables):
+                self._reserved[intent_id] = tables
+                return []
+            case Unreserved(intent_id):
+                self._reserved.pop(intent_id, None)
                 return self._begin()
 
     # Events
@@ -274,11 +326,30 @@ class Rounds:
             return []
         assert self._under_way[0].number == number, "objects land in the order of their rounds"
         self._failures = 0
-        for ticket in self._under_way.pop(0).tickets:
+        landed = self._under_way.pop(0)
+        for ticket in landed.tickets:
             self._hold(ticket, -1)
         # A round on top that changes nothing is confirmed all the same: since this object landed, and while its answer
         # was on its way, a successor may have taken over and committed.
-        return [Release(number), *self._advance()]
+        return [Release(number), *self._gather(landed), *self._advance()]
+
+    def _gather(self, landed: _Round) -> list[Instruction]:
+        """Wait a moment for the writers that are answered now, if they are many: else every other round is theirs.
+
+        Writers that wait for an answer before they send the next write come back all at once. A round that begins with
+        the first of them leaves all others to the next, and they take turns from then on, in two groups.
+        """
+        wanted = len(self._queue) + len(landed.tickets)
+        if not self._gathers or self._under_way or wanted < 2:
+            return []
+        self._gathering = _Gathering(landed.number, wanted)
+        return [Gather(landed.number)]
+
+    def _gathered(self, number: int) -> list[Instruction]:
+        if self._gathering is None or self._gathering.after_round != number:
+            return []
+        self._gathering = None
+        return self._begin()
 
     def _overtaken(self, number: int) -> list[Instruction]:
         if self._find(number) is None:
@@ -311,13 +382,29 @@ class Rounds:
         last = self._under_way[-1] if self._under_way else None
         if self._paused or self._ended is not None or not self._queue or len(self._under_way) >= UNDER_WAY_MAX:
             return []
-        if last is not None and last.phase in (_Phase.JUDGING, _Phase.STAGING):
+        if last is not None and (last.phase in (_Phase.JUDGING, _Phase.STAGING) or not self._is_crowded(last)):
             return []
-        tickets = tuple(self._queue.take(self._limits.round))
+        if self._gathering is not None and len(self._queue) < self._gathering.wanted:
+            return []
+        self._gathering = None
+        tickets = tuple(self._queue.take(self._limits.round, self._is_blocked))
+        if not tickets:
+            return []
         round = _Round(self._next_number, tickets, last.number if last is not None else None)
         self._next_number += 1
         self._under_way.append(round)
         return [Judge(round.number, round.tickets, round.on)]
+
+    def _is_blocked(self, ticket: Ticket) -> bool:
+        """Whether a write has to wait because it may touch tables that stand still for another."""
+        return any(
+            intent_id != ticket.intent_id and (ticket.tables is None or not tables.isdisjoint(ticket.tables))
+            for intent_id, tables in self._reserved.items()
+        )
+
+    def _is_crowded(self, last: _Round) -> bool:
+        """Whether so many wait that they are better off in a round of their own than with those who come back."""
+        return not self._gathers or len(self._queue) >= CROWD * len(last.tickets)
 
     def _advance(self) -> list[Instruction]:
         """Commit the oldest round if it is staged, then begin another."""
@@ -387,12 +474,13 @@ class Rounds:
         assert sum(n for n, _ in self._held.values()) == len(ids), "all that is held is somewhere"
         assert sum(n for _, n in self._held.values()) == sum(ticket.size_bytes for ticket in tickets), "and its bytes"
         assert not self._under_way or self._under_way[0].phase is not _Phase.STAGED, "nothing keeps the oldest round"
-        assert self._under_way or self._paused or self._ended or not self._queue, "nobody waits for nothing"
+        waits = self._under_way or self._paused or self._gathering or self._reserved or self._ended
+        assert waits or not self._queue, "nobody waits for nothing"
 
 
 def _pause_s(failures: int) -> float:
     """Twice as long after each failure in a row, up to some seconds."""
-    return PAUSE_S * 2 ** min(failures - 1, PAUSE_DOUBLINGS_MAX)
+    return float(PAUSE_S * 2 ** min(failures - 1, PAUSE_DOUBLINGS_MAX))
 
 
 def _given_up(intent_id: str) -> Withdrawn:

@@ -85,6 +85,10 @@ class Service:
     def down(self, timeout_s: float) -> None:
         """Drain, hand the line back to everybody, and end the actors."""
         self._ask("drain", timeout_s)
+        self.end()
+
+    def end(self) -> None:
+        """End the actors as they are: for those of a coordinator that has lost the line."""
         for name in (self.place.publisher, self.place.reconciler):
             _end(name)
         number = 0
@@ -97,7 +101,7 @@ class Service:
             try:
                 self.down(timeout_s)
             finally:
-                ray().shutdown()
+                cluster.leave()
 
     def _ask(self, method: str, timeout_s: float, *arguments: Any) -> Any:
         return _answer(self.publisher, method, timeout_s, self.address, *arguments, group="admin")
@@ -124,7 +128,7 @@ def serve(
     """
     owner = graph.owner
     serving_at = _serving_at(owner)
-    started_ray = cluster.join(address or serving_at)
+    started_ray = cluster.join(address or (None if take_over else serving_at))
     here = cluster.address()
     if serving_at is not None and serving_at != here and not take_over:
         raise LineOwned(
@@ -132,10 +136,29 @@ def serve(
             "'omniray down', or take over with 'omniray up --take-over' if it is gone for good",
             address=serving_at,
         )
-    place = Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
-    storage = Storage(absolute(uri), None if storage_options is None else dict(storage_options))
+    place, storage = _place(graph), _storage(uri, storage_options)
     publisher = _begin(place, storage, here, owner if take_over else "", timeout_s)
     return Service(publisher, place, storage, here, started_ray)
+
+
+def find(graph: Graph, uri: str, storage_options: Mapping[str, str] | None) -> Service | None:
+    """The coordinator that serves a graph, None where there is none; nothing is started.
+
+    One that owns the line and is not to be found is `Unreachable`, unless it is known to be dead.
+    """
+    owner = graph.owner
+    if owner == EMBEDDED:
+        return None
+    address = Incarnation.parse(owner).address
+    if not cluster.is_listening(address):
+        if is_owner_known_dead(owner):
+            return None
+        raise _gone(address, "does not answer")
+    cluster.join(address)
+    publisher = cluster.find(_place(graph).publisher)
+    if publisher is None:
+        raise _gone(address, "has ended without handing the branch back")
+    return Service(publisher, _place(graph), _storage(uri, storage_options), address, started_ray=False)
 
 
 def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
@@ -161,6 +184,22 @@ def _serving_at(owner: str) -> str | None:
     return None if owner == EMBEDDED or is_owner_known_dead(owner) else Incarnation.parse(owner).address
 
 
+def _place(graph: Graph) -> Place:
+    return Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
+
+
+def _storage(uri: str, options: Mapping[str, str] | None) -> Storage:
+    return Storage(absolute(uri), None if options is None else dict(options))
+
+
+def _gone(address: str, what: str) -> Unreachable:
+    return Unreachable(
+        f"the coordinator of this graph at {address} {what}: if it is gone for good, start one with "
+        "'omniray up --take-over', or write without one after 'omniray recover --take-over'",
+        address=address,
+    )
+
+
 def _queue_owners() -> int:
     cpus = int(ray().cluster_resources().get("CPU", 1))
     return max(1, min(QUEUE_OWNERS_MAX, cpus // 2))
@@ -180,6 +219,8 @@ def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments:
         if isinstance(error.cause, OmnirayError):
             raise error.cause from error
         raise
+    except module.exceptions.GetTimeoutError as error:
+        raise Unreachable(f"the coordinator at {address} gave no answer in {timeout_s:g} s", address=address) from error
     except module.exceptions.RayError as error:
         raise Unreachable(_silent(address, error), address=address) from error
     if isinstance(answer, OmnirayError):

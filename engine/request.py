@@ -63,6 +63,10 @@ class Request(Protocol):
     def alone(self) -> bool:
         """Whether it shares a round with no other write."""
 
+    @property
+    def touched(self) -> frozenset[str] | None:
+        """The tables that it may touch; None if that is known only when it is judged."""
+
     def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
         """For each table the ids that judging it will ask for, as far as that is known before."""
 
@@ -79,6 +83,10 @@ class LoadRequest:
     keys: PackedKeys
     tables: Mapping[str, pa.Table]
     alone: bool = False
+
+    @property
+    def touched(self) -> frozenset[str]:
+        return frozenset(self.tables)
 
     @property
     def rows(self) -> int:
@@ -119,6 +127,7 @@ class MutationRequest:
     now: datetime
     rows: int = 1
     alone: bool = False
+    touched: None = None
 
     @property
     def size_bytes(self) -> int:
@@ -146,6 +155,10 @@ class PreparedRequest:
     rows: int = 1
     size_bytes: int = 0
     alone: bool = True
+
+    @property
+    def touched(self) -> frozenset[str]:
+        return frozenset(self.resolution.tables)
 
     def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
         yield from ()

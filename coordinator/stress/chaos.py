@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from omniray.coordinator.cluster import Place, find
+from omniray.coordinator.service import QUEUE_OWNERS_MAX
 from omniray.coordinator.stress.fault_proxy import FaultProxy
 from omniray.coordinator.stress.history import NOBODY, Disturbed, HistoryFile
 from omniray.coordinator.stress.nodes import Nodes, pid_of
@@ -100,10 +101,9 @@ class Chaos:
             case Role.RECONCILER:
                 return self._place.reconciler
             case Role.QUEUES:
-                owners = 1
-                while find(self._place.queues(owners)) is not None:
-                    owners += 1
-                return self._place.queues(lot % owners)
+                names = [self._place.queues(number) for number in range(QUEUE_OWNERS_MAX)]
+                made = [name for name in names if find(name) is not None] or names
+                return made[lot % len(made)]
 
     def _weather(self) -> FaultProxy:
         assert self._proxy is not None, "the store is only broken where there is a proxy"

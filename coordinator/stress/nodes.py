@@ -7,6 +7,7 @@ so that there is one to lose.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -54,6 +55,7 @@ def running_nodes() -> Iterator[Nodes]:
     with _quiet():
         from ray.cluster_utils import Cluster
 
+        logging.getLogger("ray").setLevel(logging.ERROR)
         cluster = Cluster(
             initialize_head=True,
             head_node_args={
@@ -61,13 +63,21 @@ def running_nodes() -> Iterator[Nodes]:
                 "_system_config": _SYSTEM_CONFIG,
             },
         )  # fmt: skip
-    try:
-        join(str(cluster.address))
-        yield Nodes(cluster)
-    finally:
-        with _quiet():
-            module.shutdown()
-            cluster.shutdown()
+    with silence():
+        try:
+            join(str(cluster.address))
+            yield Nodes(cluster)
+        finally:
+            with _quiet():
+                module.shutdown()
+                cluster.shutdown()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing on stdout: Ray tells every process that has joined it about each node that dies."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def pid_of(name: str) -> int | None:

@@ -112,13 +112,20 @@ class Weather:
     confusion: float = 0.0  # a client sends to a publisher that may have been fenced
 
 
+# Troubles that do harm only where they meet, which is rare where everything else happens too.
+LATE_ANSWERS = Weather(slow=0.3, slow_job="commit", meddling=0.08)
+LATE_NEWS = Weather(slow=0.2, slow_job="stage", cold=0.3, meddling=0.08)
+
+
 def _any_weather(rng: random.Random) -> Weather:
     def some(*rates: float) -> float:
         return rng.choice(rates)
 
+    if rng.random() < 0.3:
+        return rng.choice((LATE_ANSWERS, LATE_NEWS))
     return Weather(
-        store=some(0, 0.03, 0.1), slow=some(0, 0.1, 0.3), slow_job=rng.choice(("", "stage", "commit")), cold=some(0, 0.05, 0.3), drift=some(0, 0, 0.1, 0.3),
-        crash=some(0, 0, 0.01), suspicion=some(0, 0, 0.02), meddling=some(0, 0.02, 0.1),
+        store=some(0, 0.03, 0.1), slow=some(0, 0.1, 0.3), cold=some(0, 0.05, 0.2), drift=some(0, 0.1, 0.3),
+        crash=some(0, 0, 0.01), suspicion=some(0, 0, 0.02), meddling=some(0, 0, 0.03),
         impatience=some(0, 0.02), confusion=some(0, 0.3),
     )  # fmt: skip
 
@@ -268,21 +275,26 @@ class World:
         self.now += 1
         self._see_that_somebody_serves()
         self._make_trouble()
-        unsent = [e for e in self.errands if e.told is None and e.at is None and e.not_before <= self.now]
-        serving = [publisher for publisher in self.publishers if publisher.serves]
         ready = [job for job in self.jobs if job.due <= self.now]
-        if unsent and serving and (self.is_saturated or not ready or self.rng.random() < 0.4):
-            self._send(self.rng.choice(unsent), serving)
-        elif ready:
+        if (self.is_saturated or not ready or self.rng.random() < 0.4) and self._send_one():
+            return
+        if ready:
             self._advance(self.rng.choice(ready))
 
-    def _send(self, errand: Errand, serving: list[Publisher]) -> None:
-        confused = self.is_unlucky(self.weather.confusion)
-        errand.at = self.rng.choice(serving) if confused else serving[-1]
+    def _send_one(self) -> bool:
+        unsent = [e for e in self.errands if e.told is None and e.at is None and e.not_before <= self.now]
+        serving = [publisher for publisher in self.publishers if publisher.serves] if unsent else []
+        if serving:
+            confused = self.is_unlucky(self.weather.confusion)
+            self._send(self.rng.choice(unsent), self.rng.choice(serving) if confused else serving[-1])
+        return bool(serving)
+
+    def _send(self, errand: Errand, publisher: Publisher) -> None:
+        errand.at = publisher
         if errand.write.expected == 0:  # a strict write goes by the version that its client reads first
             errand.write = replace(errand.write, expected=self.contents[self.newest.op_id].version)
             self.writes[errand.write.write_id] = errand.write
-        errand.at.submit(errand.write)
+        publisher.submit(errand.write)
 
     def _advance(self, job: Job) -> None:
         try:
@@ -407,7 +419,7 @@ class Publisher:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.rounds = r.Rounds(world.limits)
+        self.rounds = r.Rounds(world.limits, gathers=world.rng.random() < 0.7)
         self.is_alive, self.is_ready, self.has_ended = True, False, False
         self.tip = BIRTH
         self.known: set[str] = set()  # operations that it has seen in the line
@@ -432,7 +444,11 @@ class Publisher:
     def dispatch(self, event: r.Event) -> None:
         self.has_ended = self.has_ended or isinstance(event, r.Ended)
         self.world.tally[type(event).__name__] += 1
-        for instruction in self.rounds.handle(event):
+        instructions = self.rounds.handle(event)
+        news = getattr(event, "round_no", None) if not isinstance(event, r.Gathered) else None
+        if instructions and news not in (None, *self.works):
+            raise Violation(f"{event} is about a round that is no more, and {instructions} come of it")
+        for instruction in instructions:
             self._carry_out(instruction)
         self.rounds.validate()
         if self.has_ended and self.waiting:
@@ -462,7 +478,10 @@ class Publisher:
             case r.Refuse(intent_id, error, overload):
                 self._refuse(self.waiting.pop(intent_id), error, overload)
             case r.Pause():
-                self.world.start(self, _pause())
+                self.world.start(self, _after_a_while(r.Resumed()))
+            case r.Gather(number):
+                self.world.tally["gatherings"] += 1
+                self.world.start(self, _after_a_while(r.Gathered(number)))
 
     def _base(self, on: int | None) -> CommitObject:
         below = self.works[on].ours if on is not None else None
@@ -670,10 +689,10 @@ def _object(base: CommitObject, operation: str, writes: list[Write], version: in
     return line.follow(base, op_id=operation, changed={TABLE: pin}, commits=commits, finalised_through=0)
 
 
-def _pause() -> Steps:
+def _after_a_while(event: r.Event) -> Steps:
     yield
     yield
-    return r.Resumed()
+    return event
 
 
 # Schedules

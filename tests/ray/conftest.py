@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.processes.crew import Member
+from tests.ray.drivers import crew
 from tests.ray.world import Served, local_ray, served
 from tests.stores import Root
 
@@ -22,6 +24,13 @@ def ray_address() -> Iterator[str]:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))  # actors import the tests' faults
         with local_ray() as address:
             yield address
+
+
+@pytest.fixture(scope="session")
+def members(ray_address: str) -> Iterator[Sequence[Member]]:
+    """Client processes."""
+    with crew() as members:
+        yield members
 
 
 @pytest.fixture(scope="module")

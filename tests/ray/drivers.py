@@ -14,20 +14,24 @@ from tests.processes.crew import Member
 from tests.ray.world import TIMEOUT_S, Served, add, quiet_ray
 
 
+PROCESSES = 3
+
+
 @contextmanager
-def drivers(served: Served, count: int) -> Iterator[Sequence[Member]]:
-    """So many processes that are connected to a graph."""
-    members = [
-        Member(_drive, served.uri, served.root.storage_options, served.address, f"driver-{number}")
-        for number in range(count)
-    ]
+def crew() -> Iterator[Sequence[Member]]:
+    """Processes that live as long as the tests, since each needs seconds to import everything and to join a Ray."""
+    members = [Member(_drive, f"driver-{number}") for number in range(PROCESSES)]
     try:
-        for member in members:
-            assert member.answer() == "connected"
         yield members
     finally:
         for member in members:
             member.end()
+
+
+def connected(members: Sequence[Member], served: Served) -> Sequence[Member]:
+    """The same processes with clients of this graph."""
+    all_at_once(members, "connect", served.uri, served.root.storage_options, served.address)
+    return members
 
 
 def all_at_once(members: Sequence[Member], verb: str, *arguments: Any) -> list[Any]:
@@ -37,18 +41,14 @@ def all_at_once(members: Sequence[Member], verb: str, *arguments: Any) -> list[A
     return [member.answer() for member in members]
 
 
-def _drive(pipe: Connection, uri: str, options: dict[str, str], address: str, name: str) -> None:
+def _drive(pipe: Connection, name: str) -> None:
     with quiet_ray():
-        client = omniray.connect(
-            uri, actor=name, tenant=name, storage_options=options, address=address, timeout_s=TIMEOUT_S
-        )
-        pipe.send("connected")
-        driver = _Driver(client, name)
+        driver = _Driver(name)
         while True:
             try:
                 verb, arguments = pipe.recv()
             except EOFError:
-                return client.close()
+                return driver.close()
             try:
                 pipe.send(getattr(driver, verb)(*arguments))
             except Exception as error:
@@ -58,8 +58,20 @@ def _drive(pipe: Connection, uri: str, options: dict[str, str], address: str, na
 class _Driver:
     """What a client process can be told."""
 
-    def __init__(self, client: omniray.Client, name: str) -> None:
-        self._client, self._name = client, name
+    _client: omniray.Client
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def connect(self, uri: str, options: dict[str, str], address: str) -> None:
+        self.close()
+        self._client = omniray.connect(
+            uri, actor=self._name, tenant=self._name, storage_options=options, address=address, timeout_s=TIMEOUT_S
+        )
+
+    def close(self) -> None:
+        if hasattr(self, "_client"):
+            self._client.close()
 
     def mix(self, count: int) -> list[str | None]:
         """Own keys appended, one key of everybody's merged, own rows changed, several tables in one write."""
@@ -99,13 +111,24 @@ class _Driver:
                 return accepted, error
             accepted.append(name)
 
-    def die_while_loading(self, count: int) -> None:
-        """Stage a large load and be killed before it is sent."""
-        with armed({Point.STAGE_AFTER_ROWS: Action(kill)}):
-            self._client.load([{"name": f"{self._name}-lost-{n}"} for n in range(count)], type="Person")
-
     def add_city(self, name: str) -> str | None:
         return self._client.mutate(INSERT_CITY, {"name": name}).commit_id
 
     def cities(self) -> list[str]:
         return list(self._client.snapshot().table(CITY.partition(":")[2], ["name"])["name"].to_pylist())
+
+
+# A client that dies while it loads
+
+
+def killed_while_loading(served: Served, rows: int) -> int | None:
+    """Load in a process of its own that is killed when its rows are staged and nothing is sent; its exit code."""
+    member = Member(_die_while_loading, served.uri, served.root.storage_options, served.address, rows)
+    member.process.join()
+    return member.process.exitcode
+
+
+def _die_while_loading(pipe: Connection, uri: str, options: dict[str, str], address: str, rows: int) -> None:
+    with quiet_ray(), armed({Point.STAGE_AFTER_ROWS: Action(kill)}):
+        client = omniray.connect(uri, storage_options=options, address=address)
+        client.load([{"name": f"lost-{number}"} for number in range(rows)], type="Person")

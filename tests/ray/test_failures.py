@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import lance
@@ -20,12 +20,13 @@ from omniray.engine.identity import new_ulid
 from omniray.engine.line import EMBEDDED
 from omniray.engine.owner import Incarnation
 from tests.graphs import INSERT, INSERT_CITY
-from tests.ray.drivers import drivers
+from tests.processes.crew import Member
+from tests.ray.drivers import PROCESSES, connected
 from tests.ray.world import Gate, Served, add
 from tests.ray.world import served as serving
 from tests.stores import Root
 
-PROCESSES, WRITES = 3, 25
+WRITES = 25
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
@@ -71,18 +72,19 @@ def test_a_publisher_that_is_killed_around_its_put_is_replaced_and_its_writes_ar
     assert plain.count(f"around-{point}") == 1, "plain readers see it too"
 
 
-def test_publishers_that_are_killed_at_any_time_under_load_lose_and_double_nothing(graph: Served) -> None:
-    """Fault: SIGKILL, twice, while processes write. Oracle: every answered commit is in the line and in the rows once."""
+def test_publishers_that_are_killed_at_any_time_under_load_lose_and_double_nothing(
+    graph: Served, members: Sequence[Member]
+) -> None:
+    """Fault: SIGKILL, twice, while processes write. Oracle: every answered commit is in the line and its row once."""
     epoch = graph.newest().epoch
-    with drivers(graph, PROCESSES) as members:
-        for member in members:
-            member.tell("add_all", "load", WRITES)
-        for _ in range(2):
-            begun = graph.newest()
-            graph.wait_until(lambda begun=begun: graph.newest().seq > begun.seq + 2, "writes land")
-            os.kill(graph.publisher_pid, signal.SIGKILL)
-            graph.wait_until(lambda begun=begun: graph.newest().epoch > begun.epoch, "another one takes over")
-        answered = [commit for member in members for commit in member.answer()]
+    for member in connected(members, graph):
+        member.tell("add_all", "load", WRITES)
+    for _ in range(2):
+        begun = graph.newest()
+        graph.wait_until(lambda begun=begun: graph.newest().seq > begun.seq + 2, "writes land")
+        os.kill(graph.publisher_pid, signal.SIGKILL)
+        graph.wait_until(lambda begun=begun: graph.newest().epoch > begun.epoch, "another one takes over")
+    answered = [commit for member in members for commit in member.answer()]
     line = committed(graph)
     assert [line[commit] for commit in answered] == [1] * (PROCESSES * WRITES)
     rows = Counter(name for name in graph.people() if "-load-" in name)
@@ -154,7 +156,7 @@ def test_a_queue_owner_that_is_killed_while_it_stages_costs_a_retry(
 def test_a_reconciler_that_is_killed_in_phase_d_has_a_successor_that_finishes_it(
     graph: Served, client: omniray.Client
 ) -> None:
-    """Fault: killed before a final name is given. Expected: clients read on, plain Lance readers see the row at last."""
+    """Fault: killed before a final name is given. Expected: plain Lance readers see the row at last."""
     graph.arm(graph.place.reconciler, f"{Point.D_BEFORE_NAME}=kill")
     seq = graph.newest().seq
     client.mutate(INSERT_CITY, {"name": "killed-in-d"})

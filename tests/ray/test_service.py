@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,11 +21,13 @@ from omniray.engine.request import Header, MutationRequest
 from omniray.engine.row_sink import INLINE_ROWS_MAX
 from omniray.engine.write import Author
 from tests.graphs import INSERT, PERSON
-from tests.ray.drivers import all_at_once, drivers
+from tests.processes.crew import Member
+from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading
 from tests.ray.world import Gate, Served, add, served, shrink
 from tests.stores import Root
 
-PROCESSES, WRITES = 3, 6
+WRITES = 6
+SIGKILLED = -9
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
@@ -33,12 +36,11 @@ pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
 
 def test_writes_of_several_processes_all_land_in_groups_with_one_version_per_round(
-    any_root: Root, ray_address: str
+    any_root: Root, ray_address: str, members: Sequence[Member]
 ) -> None:
     """No fault. Oracle: every commit id once in the line, all rows by a full scan, versions rise by one per object."""
     with served(any_root, ray_address) as graph:
-        with drivers(graph, PROCESSES) as members:
-            commits = [commit for each in all_at_once(members, "mix", WRITES) for commit in each]
+        commits = [commit for each in all_at_once(connected(members, graph), "mix", WRITES) for commit in each]
         line = graph.line()
         in_line = [commit.commit_id for obj in line for commit in obj.commits if commit.kind != "Init"]
         assert sorted(in_line) == sorted(commits)
@@ -55,18 +57,18 @@ def test_writes_of_several_processes_all_land_in_groups_with_one_version_per_rou
             assert len(reader.history()) == len(commits) + 1
 
 
-def test_of_many_strict_processes_exactly_one_wins_every_time(graph: Served) -> None:
-    with drivers(graph, PROCESSES) as members:
-        for number in range(5):
-            version = graph.newest().pins[PERSON].version
-            assert sum(all_at_once(members, "add_strictly", f"strict-{number}", version)) == 1
+def test_of_many_strict_processes_exactly_one_wins_every_time(graph: Served, members: Sequence[Member]) -> None:
+    connected(members, graph)
+    for number in range(5):
+        version = graph.newest().pins[PERSON].version
+        assert sum(all_at_once(members, "add_strictly", f"strict-{number}", version)) == 1
 
 
-def test_what_one_client_was_answered_every_other_client_sees(graph: Served) -> None:
-    with drivers(graph, 2) as (writer, reader):
-        for number in range(10):
-            writer.ask("add_city", f"seen-{number}")
-            assert f"seen-{number}" in reader.ask("cities")
+def test_what_one_client_was_answered_every_other_client_sees(graph: Served, members: Sequence[Member]) -> None:
+    writer, reader, *_ = connected(members, graph)
+    for number in range(10):
+        writer.ask("add_city", f"seen-{number}")
+        assert f"seen-{number}" in reader.ask("cities")
 
 
 def test_a_second_client_joins_the_coordinator_that_serves(graph: Served) -> None:
@@ -110,11 +112,14 @@ def test_a_client_is_pickled_into_a_ray_task(graph: Served) -> None:
             assert "from-a-task" in copy.snapshot().table("Person", ["name"])["name"].to_pylist()
 
 
-def test_a_load_of_more_rows_than_travel_inline_is_staged_by_its_client(graph: Served) -> None:
+def test_a_load_of_more_rows_than_travel_inline_is_staged_by_its_client(
+    graph: Served, members: Sequence[Member]
+) -> None:
     """Small writes go on meanwhile: the load is judged again when its table moved, and lands once."""
     rows = INLINE_ROWS_MAX + 1
     table = pa.table({"name": [f"large-{n}" for n in range(rows)]})
-    with graph.connect() as client, drivers(graph, 1) as (other,):
+    other, *_ = connected(members, graph)
+    with graph.connect() as client:
         other.tell("add_all", "beside", 10)
         result = client.load(table, type="Person", txn_id=(txn_id := new_ulid()))
         other.answer()
@@ -129,9 +134,9 @@ def test_a_load_of_more_rows_than_travel_inline_is_staged_by_its_client(graph: S
 
 def test_errors_arrive_as_what_they_are(graph: Served) -> None:
     with graph.connect() as client:
-        first = add(client, "twice")
+        first = client.load([{"name": "twice"}], type="Person")
         with pytest.raises(omniray.KeyConflict) as refusal:
-            add(client, "twice")
+            client.load([{"name": "twice"}], type="Person")
         assert refusal.value.facts["key"] == "twice"
         with pytest.raises(omniray.ConstraintViolation):
             client.load([{"edge": "Knows", "from": "twice", "to": "nobody"}])
@@ -160,9 +165,8 @@ def test_a_closed_client_says_so(graph: Served) -> None:
 
 def test_a_client_that_vanishes_while_it_loads_leaves_nothing(graph: Served) -> None:
     """Fault: killed when its rows are staged. Expected: others go on, its lease is consumed, no row of it is seen."""
-    with drivers(graph, 1) as (member,), graph.connect() as client:
-        member.tell("die_while_loading", INLINE_ROWS_MAX + 1)
-        member.process.join()
+    with graph.connect() as client:
+        assert killed_while_loading(graph, INLINE_ROWS_MAX + 1) == SIGKILLED
         assert graph.sidecars() != [], "it had announced what it staged"
         add(client, "after-the-vanished")
     graph.wait_until_healed()
@@ -211,19 +215,18 @@ def test_embedded_writers_are_told_the_address_while_a_coordinator_serves(graph:
 
 
 def test_a_coordinator_that_is_taken_down_under_load_has_written_what_it_accepted_and_nothing_else(
-    disk: Root, ray_address: str
+    disk: Root, ray_address: str, members: Sequence[Member]
 ) -> None:
     """Fault: `down` while processes write. Expected: each is told, none starts it again, embedded writers go on.
 
     Oracle: the people in the graph are exactly those whose writes were answered.
     """
     with served(disk, ray_address) as graph:
-        with drivers(graph, PROCESSES) as members:
-            for member in members:
-                member.tell("add_until_refused")
-            graph.wait_until(lambda: len(graph.newest().commits) > 1, "all write")
-            graph.service().down(120)
-            told = [member.answer() for member in members]
+        for member in connected(members, graph):
+            member.tell("add_until_refused")
+        graph.wait_until(lambda: len(graph.newest().commits) > 1, "all write")
+        graph.service().down(120)
+        told = [member.answer() for member in members]
         assert all(isinstance(error, Unreachable) for _, error in told), [error for _, error in told]
         assert graph.people() == sorted(name for accepted, _ in told for name in accepted)
         with graph.open() as embedded:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from omniray.coordinator.facts import RoundState
 from omniray.coordinator.table_queues import Base, Cold, Question, StagedPin, TableQueues, TableStage, Taken
 from omniray.engine import state, tables
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
@@ -25,12 +28,13 @@ from omniray.engine.schema import ID, Schema
 from omniray.engine.schema_files import read_schema
 from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.staging import announce
+from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import NOTHING_REPLACED
+from omniray.engine.tables import NOTHING_REPLACED, TableStorage
 from omniray.engine.version_names import final_path
 from omniray.engine.write import TableWrite
 from tests import foreign
-from tests.coordination import Gate
+from tests.coordination import Gate, Sender
 from tests.graphs import CITY, PERSON, create_store, rows_of
 from tests.stores import Root
 
@@ -294,3 +298,58 @@ def test_the_files_of_a_staged_version_are_those_made_for_it_alone(rounds: Round
 
 def _files(store: ObjectStore) -> set[str]:
     return {file.path for file in store.files("nodes/Person")}
+
+
+# Facts
+
+
+@dataclass
+class Asking:
+    """Asks the queues, and notes what."""
+
+    rounds: Rounds
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
+        self.asked += [(question.method, question.table_key) for question in questions]
+        return self.rounds.queues.read(base, questions)
+
+
+def test_what_a_round_will_ask_for_is_asked_for_once(rounds: Rounds) -> None:
+    rounds.append("ann", "bob")
+    sender, asking = Sender(rounds.schema), Asking(rounds)
+    facts = RoundState(rounds.base, asking)
+    loads = [sender.load_request([{"name": name}], type="Person", mode="merge") for name in ("ann", "eve", "fay")]
+    edge = sender.load_request([{"from": "bob", "to": "nobody"}], type="Knows")
+    facts.look_up([*loads, edge], rounds.schema)
+    assert asking.asked == [("matching", PERSON)], "one question for each table that has rows"
+    cache = TableCache(rounds.store, TableStorage(rounds.store), rounds.schema, read_only=False)
+    truth = PinnedState(cache, rounds.newest.pins)
+    for ids in (["ann", "eve"], ["nobody", "bob"], []):
+        wanted = pa.array(ids, pa.string())
+        assert facts.existing(PERSON, wanted) == truth.existing(PERSON, wanted)
+        assert _addresses(facts.matching(PERSON, ID, wanted, (ID,))) == _addresses(
+            truth.matching(PERSON, ID, wanted, (ID,))
+        )
+    assert len(asking.asked) == 1, "and nothing more for what was foreseen"
+
+
+def test_what_nobody_foresaw_is_asked_for_when_it_is_needed(rounds: Rounds) -> None:
+    rounds.append("ann", "bob")
+    asking = Asking(rounds)
+    facts = RoundState(rounds.base, asking)
+    facts.look_up([Sender(rounds.schema).load_request([{"name": "ann"}], type="Person")], rounds.schema)
+    assert facts.existing(PERSON, pa.array(["ann", "bob"])).to_pylist() == ["ann", "bob"]
+    assert facts.matching(PERSON, ID, pa.array(["ann"]), (ID, "name"))["name"].to_pylist() == ["ann"]
+    assert facts.matching(PERSON, "name", pa.array(["bob"]), (ID,))[ID].to_pylist() == ["bob"]
+    assert facts.select(PERSON, (ID,), pc.field("name") == "bob")[ID].to_pylist() == ["bob"]
+    assert facts.scan(PERSON, (ID,)).read_all()[ID].to_pylist() == ["ann", "bob"]
+    assert [method for method, _ in asking.asked] == ["matching", "existing", "matching", "matching", "select", "scan"]
+
+
+def test_an_empty_table_is_not_asked(rounds: Rounds) -> None:
+    asking = Asking(rounds)
+    RoundState(rounds.base, asking).look_up(
+        [Sender(rounds.schema).load_request([{"name": "ann"}], type="Person")], rounds.schema
+    )
+    assert asking.asked == []

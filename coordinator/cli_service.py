@@ -1,0 +1,202 @@
+"""The verbs of the coordinator: start it, look at it, take it down. Each finds it by the graph alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import omniray
+from omniray.coordinator.cli_arguments import AsJson, StorageOptions, Uri, examples, pairs
+from omniray.coordinator.cli_output import Output, reporting
+
+if TYPE_CHECKING:
+    from omniray import Graph
+    from omniray.coordinator.cli_status import Lookout
+    from omniray.coordinator.service import Service
+
+DRAIN_TIMEOUT_S = 60.0
+STATUS_TIMEOUT_S = 60.0
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog=examples(
+        "omniray up ./social",
+        "omniray up s3://bucket/social --detach",
+        "omniray up s3://bucket/social --address auto --take-over",
+    )
+)
+def up(
+    uri: Uri,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; the command ends when the coordinator answers.")
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDR",
+            help="The Ray cluster to run on: HOST:PORT, auto, or local for one of its own.  [default: $RAY_ADDRESS, "
+            "else the cluster that this machine is part of, else local]",
+        ),
+    ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Serve the graph whoever did so far: a coordinator of another cluster is fenced, one of this cluster "
+            "ends with this command.",
+        ),
+    ] = False,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a graph: many writers in any number of processes, committed together. Ctrl-C drains and ends it."""
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
+        if detach:
+            _detach(out, graph, uri, address, take_over, storage_option or [])
+        else:
+            _serve(out, graph, uri, address, take_over, options)
+
+
+@app.command(
+    epilog=examples("omniray status ./social", "omniray status s3://bucket/social --watch", "omniray status . --json")
+)
+def status(
+    uri: Uri,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the coordinator that serves a graph: queues, rounds, latencies; ends with 0 only if it answers."""
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
+        from omniray.coordinator.cli_status import COLUMNS, Lookout, document, rows
+
+        lookout = Lookout(graph, uri, options)
+        try:
+            if watch:
+                _watch(out, lookout)
+            else:
+                seen = lookout.look()
+                out.table("", COLUMNS, rows(seen), document(seen))
+        finally:
+            lookout.leave()
+
+
+@app.command(epilog=examples("omniray down ./social", "omniray down s3://bucket/social --timeout 300"))
+def down(
+    uri: Uri,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="How long to wait for writes that are under way.")
+    ] = DRAIN_TIMEOUT_S,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the coordinator down: what it accepted is committed first, then everybody may write without it."""
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
+        from omniray.coordinator import cluster
+        from omniray.coordinator.service import find
+
+        found = find(graph, uri, options)
+        if found is None:
+            out.line("no coordinator serves this graph", {"uri": graph.uri, "address": None})
+            return
+        try:
+            found.down(timeout)
+        finally:
+            cluster.leave()
+        out.line(
+            f"the coordinator at {found.address} was drained and taken down",
+            {"uri": graph.uri, "address": found.address},
+        )
+
+
+# Up
+
+
+def _serve(out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, options: dict[str, str]) -> None:
+    """Serve in the foreground. What somebody else has started is left running in the end, unless it is taken over."""
+    from omniray.coordinator import cluster, upkeep
+    from omniray.coordinator.service import serve
+
+    already = None if take_over else graph.owner
+    service = serve(graph, uri, options, address, take_over=take_over)
+    try:
+        with upkeep.asked_by_signals() as asked_to_end:  # Ray sets handlers of its own when it is joined
+            began = _began(service, graph, already)
+            out.line(_began_text(began), began)
+            fate = upkeep.stay(graph, service, asked_to_end)
+            if began["joined"]:
+                out.note(f"the coordinator is left as it is: {fate.value}")
+            else:
+                out.note(f"ending: {fate.value}")
+                upkeep.end(fate, service, DRAIN_TIMEOUT_S)
+    finally:
+        cluster.leave()
+    upkeep.refuse_lost(fate, graph, service)
+
+
+def _began(service: Service, graph: Graph, already: str | None) -> dict[str, Any]:
+    """What there is to say of a coordinator that serves; `joined`: it was there before, and is not ours to end."""
+    status = service.status(STATUS_TIMEOUT_S)
+    return {
+        "uri": graph.uri,
+        "address": service.address,
+        "owner": status.owner,
+        "epoch": status.epoch,
+        "joined": status.owner == already,
+    }
+
+
+def _began_text(began: dict[str, Any]) -> str:
+    from omniray.engine.owner import Incarnation
+
+    by = f"{Incarnation.parse(began['owner']).process}, epoch {began['epoch']}"
+    what = "a coordinator serves already" if began["joined"] else "serving"
+    return f"{what} {began['uri']} at {began['address']} ({by})"
+
+
+def _detach(
+    out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, storage_option: list[str]
+) -> None:
+    from omniray.coordinator import upkeep
+
+    command = [sys.executable, "-m", "omniray.coordinator.cli", "up", uri, "--json"]
+    command += ["--address", address] if address is not None else []
+    command += ["--take-over"] if take_over else []
+    command += [part for option in storage_option for part in ("--storage-option", option)]
+    detached = upkeep.detach(command, upkeep.log_of(graph.schema_state.graph_id))
+    began = detached.said
+    if began["joined"]:
+        out.line(_began_text(began), {**began, "pid": None, "log": None})
+        return
+    text = f"{_began_text(began)}\nin the background as process {detached.pid}, its log is {detached.log}"
+    out.line(text, {**began, "pid": detached.pid, "log": str(detached.log)})
+
+
+# Status
+
+
+def _watch(out: Output, lookout: Lookout) -> None:
+    """Show what there is to see once a second; Ctrl-C is the way to end it, and so no error."""
+    import msgspec
+
+    from omniray.coordinator.cli_status import COLUMNS, document, rows, unreachable_rows
+    from omniray.engine.errors import OmnirayError
+
+    try:
+        if out.as_json:
+            for seen in lookout.keep_looking():
+                line = {"error": seen.as_json()} if isinstance(seen, OmnirayError) else document(seen)
+                out.raw([msgspec.json.encode(line, enc_hook=str) + b"\n"])
+        else:
+            with out.live_table() as redraw:
+                for seen in lookout.keep_looking():
+                    redraw(COLUMNS, unreachable_rows(seen) if isinstance(seen, OmnirayError) else rows(seen))
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,108 @@
+"""What `omniray status` shows of a coordinator: rows for a person, one document for a program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from omniray.coordinator.cli_output import counted
+from omniray.engine.errors import StorageError, Unreachable
+
+if TYPE_CHECKING:
+    from omniray import Graph
+    from omniray.coordinator.actors import Status
+    from omniray.coordinator.gauges import Rates
+    from omniray.coordinator.service import Service
+
+COLUMNS = ("coordinator", "")
+LOOK_TIMEOUT_S = 10.0
+LOOK_EVERY_S = 1.0
+
+Row = tuple[str, str]
+
+
+class Lookout:
+    """Looks at the coordinator of a graph, and finds it again wherever it went."""
+
+    def __init__(self, graph: Graph, uri: str, options: Mapping[str, str]) -> None:
+        self._graph, self._uri, self._options = graph, uri, options
+        self._service: Service | None = None
+
+    def look(self) -> Status:
+        """The coordinator at this moment; raises `Unreachable` if there is none, or it does not answer."""
+        try:
+            self._service = self._service or self._find()
+            return self._service.status(LOOK_TIMEOUT_S)
+        except StorageError:
+            self.leave()  # nothing that is remembered may be true any more
+            raise
+
+    def keep_looking(self) -> Iterator[Status | StorageError]:
+        """What there is to see, once a second for as long as somebody asks; an error is something to see too."""
+        while True:
+            next_at = time.monotonic() + LOOK_EVERY_S
+            try:
+                yield self.look()
+            except StorageError as error:
+                yield error
+            time.sleep(max(0.0, next_at - time.monotonic()))
+
+    def leave(self) -> None:
+        from omniray.coordinator import cluster
+
+        self._service = None
+        cluster.leave()
+
+    def _find(self) -> Service:
+        from omniray.coordinator.service import find
+
+        found = find(self._graph, self._uri, self._options)
+        if found is None:
+            raise Unreachable(
+                "no coordinator serves this graph: start one with 'omniray up', or write to it without one",
+                uri=self._graph.uri,
+            )
+        return found
+
+
+def document(status: Status) -> dict[str, Any]:
+    """A status as `--json` shows it."""
+    return {**asdict(status), "pending_finalisations": status.pending_finalisations}
+
+
+def rows(status: Status) -> list[Row]:
+    """A status as a person reads it, the most asked for first."""
+    from omniray.engine.owner import Incarnation
+
+    rates = status.rates
+    return [
+        ("graph", status.uri),
+        ("address", status.address),
+        ("owner", f"{Incarnation.parse(status.owner).process}, epoch {status.epoch}"),
+        ("line", f"{counted(status.seq, 'object')}, head {status.head}"),
+        ("waiting", f"{counted(status.waiting, 'write')}, {counted(status.queue_owners, 'owner')} of write queues"),
+        ("rounds", f"{status.rounds:,}, {rates.rounds_per_s:,.1f}/s"),
+        ("commits", f"{status.commits:,}, {rates.commits_per_s:,.1f}/s, {rates.group_size:,.1f} in a round"),
+        ("latency", _latencies(rates)),
+        ("refused", _refusals(status.refusals)),
+        ("Phase D", f"{counted(status.pending_finalisations, 'object')} behind"),
+        ("recovered", counted(status.recovered, "operation")),
+        ("drifted", f"{', '.join(status.drifted)}; 'omniray repair' shows what" if status.drifted else "no table"),
+    ]
+
+
+def unreachable_rows(error: StorageError) -> list[Row]:
+    return [("unreachable", error.message)]
+
+
+def _latencies(rates: Rates) -> str:
+    return (
+        f"{rates.round_ms:,.1f} ms a round ({rates.round_ms_p99:,.1f} ms p99): judge {rates.judge_ms:,.1f}, "
+        f"stage {rates.stage_ms:,.1f}, put {rates.put_ms:,.1f}"
+    )
+
+
+def _refusals(refusals: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in sorted(refusals.items())) or "nothing"

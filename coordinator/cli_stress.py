@@ -1,0 +1,111 @@
+"""The verb that tries a coordinator: writers in processes, chaos if wanted, and the verdict on what they did."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from omniray.coordinator.cli_arguments import AsJson, StorageOptions, examples, pairs
+from omniray.coordinator.cli_output import Output, counted, reporting
+
+if TYPE_CHECKING:
+    from omniray.coordinator.stress.report import Report
+    from omniray.coordinator.stress.run import Plan
+
+VIOLATED = 1
+SEED_MAX = 1 << 32
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    epilog=examples(
+        "omniray stress",
+        "omniray stress --writers 16 --seconds 120 --chaos",
+        "omniray stress --uri s3://bucket/trial --storage-option aws_endpoint=http://localhost:9000 --chaos",
+        "omniray stress --chaos --seed 4711 --keep ./histories --json",
+    )
+)
+def stress(
+    uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="Where a graph is created.  [default: in a temporary folder]")
+    ] = None,
+    writers: Annotated[int, typer.Option(min=1, metavar="N", help="How many processes write at once.")] = 4,
+    seconds: Annotated[float, typer.Option(min=1, metavar="S", help="How long they write.")] = 30.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="K", help="Decides what is written and broken.  [default: random]")
+    ] = None,
+    chaos: Annotated[
+        bool,
+        typer.Option("--chaos", help="Kill and freeze writers, actors and a node, and let requests to S3 fail."),
+    ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep the histories here, also after a clean run.")
+    ] = None,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let many processes write to a new graph through a coordinator of its own, and check what became of it."""
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out:
+        from omniray.coordinator.stress.run import Plan
+
+        scratch = Path(tempfile.mkdtemp(prefix="omniray-stress-"))
+        plan = Plan(
+            uri=uri or str(scratch / "graph"), storage_options=options, folder=keep or scratch / "histories",
+            writers=writers, seconds=seconds, seed=random.randrange(SEED_MAX) if seed is None else seed, chaos=chaos,
+        )  # fmt: skip
+        report = _run(plan, out)
+        if report.ok:
+            shutil.rmtree(scratch)
+        _show(report, plan, out)
+    if not report.ok:
+        raise typer.Exit(VIOLATED)
+
+
+def _run(plan: Plan, out: Output) -> Report:
+    from omniray.coordinator.stress.run import run_stress
+
+    out.note(f"{counted(plan.writers, 'writer')} for {plan.seconds:g} s on {plan.uri}, a new graph; seed {plan.seed}")
+    if plan.chaos and plan.uri.startswith("s3://") and plan.breakable_endpoint is None:
+        out.note("requests to S3 are not broken: that takes an aws_endpoint that begins with http://")
+    try:
+        with _progress(out) as tell:
+            return run_stress(plan, tell)
+    except BaseException:
+        out.note(f"what the writers did is in {plan.folder}")
+        raise
+
+
+@contextlib.contextmanager
+def _progress(out: Output) -> Iterator[Callable[[object], None]]:
+    """A line on the terminal that says how far the run is; nothing, where nobody would see it."""
+    if out.as_json or not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting Ray and the writers") as status:
+        yield lambda progress: status.update(str(progress))
+
+
+def _show(report: Report, plan: Plan, out: Output) -> None:
+    from omniray.coordinator.stress.report import show
+
+    kept = plan.folder if plan.folder.exists() else None
+    if out.as_json:
+        out.line("", {**report.as_json(), "uri": plan.uri, "histories": kept})
+        return
+    from rich.console import Console
+
+    show(report, Console())
+    if kept is not None:
+        out.line(f"the histories are in {kept}", None)

@@ -1,0 +1,171 @@
+"""A whole run of the stress test: a new graph, its coordinator, writers in processes, chaos if wanted, the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from omniray.coordinator.service import Service, serve
+from omniray.coordinator.stress.chaos import Chaos
+from omniray.coordinator.stress.checker import check
+from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
+from omniray.coordinator.stress.final_graph import FinalGraph
+from omniray.coordinator.stress.history import HistoryFile, merge_histories, read_history
+from omniray.coordinator.stress.nodes import Nodes, running_nodes
+from omniray.coordinator.stress.operation import SCHEMA
+from omniray.coordinator.stress.processes import Task, Writers
+from omniray.coordinator.stress.report import Report, summarise
+from omniray.coordinator.stress.schedule import schedule
+from omniray.engine import graph as graphs
+from omniray.engine.errors import InputError, OmnirayError, StorageError
+from omniray.engine.graph import Graph
+
+TICK_S = 0.1
+TELL_EVERY_S = 1.0
+HEAL_TIMEOUT_S = 180.0
+_ACKNOWLEDGED = b'"event":"ok"'
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done to a graph that is not there yet; the histories go to the folder."""
+
+    uri: str
+    storage_options: Mapping[str, str] | None
+    folder: Path
+    writers: int
+    seconds: float
+    seed: int
+    chaos: bool
+
+    @property
+    def breakable_endpoint(self) -> str | None:
+        """The endpoint of the store, if a proxy can stand before it."""
+        if not self.uri.startswith("s3://"):
+            return None
+        from omniray.engine.store_s3 import resolve_options
+
+        endpoint = resolve_options(self.storage_options or {}, os.environ).get("aws_endpoint", "")
+        return endpoint if urlsplit(endpoint).scheme == "http" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is, for the one who waits."""
+
+    elapsed_s: float
+    acknowledged: int
+    kills: int
+    faults: int
+
+    def __str__(self) -> str:
+        rate = self.acknowledged / self.elapsed_s if self.elapsed_s else 0.0
+        return (
+            f"{self.elapsed_s:.0f} s: {self.acknowledged:,} writes acknowledged ({rate:,.0f} a second), "
+            f"{self.kills} kills, {self.faults} faults"
+        )
+
+
+def run_stress(plan: Plan, tell: Callable[[Progress], None]) -> Report:
+    """Carry out a plan and judge what became of it; the graph stays, and nobody serves it any more."""
+    if any(plan.folder.glob("*.jsonl")):
+        raise InputError(f"there are histories in {plan.folder} already: give a folder of its own to each run")
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    graphs.init(plan.uri, schema=SCHEMA, storage_options=plan.storage_options, actor="stress").close()
+    with _store_in_weather(plan) as proxy, running_nodes() as nodes:
+        _write(plan, nodes, proxy, tell)
+    with graphs.open(plan.uri, storage_options=plan.storage_options, read_only=True) as graph:
+        final = FinalGraph.of(graph)
+    events = merge_histories(map(read_history, sorted(plan.folder.glob("*.jsonl"))))
+    return summarise(events, final, check(events, final), seed=plan.seed)
+
+
+@contextlib.contextmanager
+def _store_in_weather(plan: Plan) -> Iterator[FaultProxy | None]:
+    endpoint = plan.breakable_endpoint if plan.chaos else None
+    if endpoint is None:
+        yield None
+        return
+    with running_proxy(endpoint, plan.seed) as proxy:
+        yield proxy
+
+
+def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[Progress], None]) -> None:
+    """Serve the graph, let writers and chaos loose on it, heal it, and take the coordinator down."""
+    if plan.chaos:
+        nodes.add()
+    options = plan.storage_options
+    if proxy is not None:
+        options = {**(options or {}), "aws_endpoint": proxy.endpoint}
+    with graphs.open(plan.uri, storage_options=options, read_only=True) as graph:
+        service = serve(graph, plan.uri, options, nodes.address)
+        with (
+            Writers(Task(service.storage.uri, options, nodes.address, plan.seed, plan.folder)) as writers,
+            HistoryFile(plan.folder / "chaos.jsonl") as history,
+        ):
+            due = schedule(plan.seed, plan.seconds, store=proxy is not None) if plan.chaos else ()
+            chaos = Chaos(due, writers=writers, place=service.place, nodes=nodes, proxy=proxy, history=history)
+            writers.start(plan.writers)
+            _disturb(plan, writers, chaos, tell)
+            writers.wait()
+        _heal(service, graph)
+
+
+def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progress], None]) -> None:
+    """Let the writers work for their time, and disturb them meanwhile."""
+    began, told_s, counter = time.monotonic(), 0.0, _Counter(plan.folder)
+    writers.send_off(plan.seconds)
+    try:
+        while (elapsed_s := time.monotonic() - began) < plan.seconds:
+            chaos.tick(elapsed_s)
+            writers.tend()
+            if elapsed_s - told_s >= TELL_EVERY_S:
+                told_s = elapsed_s
+                tell(Progress(elapsed_s, counter.count(), chaos.kills, chaos.faults))
+            time.sleep(TICK_S)
+    finally:
+        chaos.end()
+
+
+def _heal(service: Service, graph: Graph) -> None:
+    """Take the coordinator down once nothing is left to heal; it may just be starting anew."""
+    deadline = time.monotonic() + HEAL_TIMEOUT_S
+    while True:
+        try:
+            return _take_down(service, graph, deadline - time.monotonic())
+        except OmnirayError as error:
+            if error.retry != "safe" or time.monotonic() + TELL_EVERY_S > deadline:
+                raise
+            time.sleep(TELL_EVERY_S)
+
+
+def _take_down(service: Service, graph: Graph, timeout_s: float) -> None:
+    service = service.found_again(graph, timeout_s)
+    service.flush(timeout_s)
+    if left := service.recover(timeout_s).left:
+        raise StorageError(f"there are operations that nobody has finished: {', '.join(left)}; wait and recover again")
+    service.down(timeout_s)
+
+
+class _Counter:
+    """Counts acknowledged writes in histories that grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._count = 0
+
+    def count(self) -> int:
+        for path in self._folder.glob("writer-*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                lines = file.read()
+            whole = lines.rfind(b"\n") + 1
+            self._read[path] = self._read.get(path, 0) + whole
+            self._count += lines.count(_ACKNOWLEDGED, 0, whole)
+        return self._count
