@@ -23,8 +23,9 @@ from omniray.coordinator.cluster import NAMESPACE, Place, Storage, find, ray
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.gauges import Rates
 from omniray.coordinator.metrics import ExportedGauges
-from omniray.coordinator.publisher import Publisher, Remark
+from omniray.coordinator.publisher import Publisher
 from omniray.coordinator.reconciler import Finalised, Mouth, Reconciler
+from omniray.coordinator.round_steps import Remark
 from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog

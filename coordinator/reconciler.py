@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omniray.coordinator.publisher import Remark
+from omniray.coordinator.round_steps import Remark
 from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import OmnirayError, StorageError, TableDrift
 from omniray.engine.finalise import Finaliser

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.publisher import Publisher, Queues
+from omniray.coordinator.publisher import Publisher
+from omniray.coordinator.round_steps import Queues
 from omniray.coordinator.rounds import Limits
 from omniray.coordinator.table_queues import TableQueues
 from omniray.engine.clock import suspension_aware_clock

@@ -51,6 +51,7 @@ class Nodes:
 @contextlib.contextmanager
 def running_nodes() -> Iterator[Nodes]:
     """A cluster with one node, which this process has joined; all of it is gone when the block ends."""
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # Ray would hold lines back, and write them when this is over
     module = ray()
     with _quiet():
         from ray.cluster_utils import Cluster

@@ -17,7 +17,7 @@ import pytest
 
 from omniray.coordinator import rounds
 from omniray.coordinator.fairness import RoundLimits
-from omniray.coordinator.publisher import Remark
+from omniray.coordinator.round_steps import Remark
 from omniray.coordinator.rounds import ATTEMPTS_MAX, Limits
 from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
 from omniray.engine.commit_log import CommitLog

@@ -1,0 +1,136 @@
+"""The proxy before the store: fair weather changes nothing, and in bad weather each request meets what was announced."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import omniray
+from bench.s3server import S3Server, running_server
+from omniray.coordinator.stress.fault_proxy import FaultProxy, StoreFault, Weather, running_proxy
+from omniray.coordinator.stress.operation import SCHEMA, Account
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with running_server() as server:
+        server.create_bucket("bucket")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def running(server: S3Server) -> Iterator[FaultProxy]:
+    with running_proxy(server.endpoint, seed=1) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
+    yield running
+    _set_weather(running, None)
+
+
+def _set_weather(proxy: FaultProxy, weather: Weather | None) -> None:
+    """Change the weather, and wait until the change has been heard: 'missing' is asked until it answers as it should."""
+    proxy.set_weather(weather)
+    expected = {StoreFault.INTERNAL_ERROR: 500, StoreFault.SLOW_DOWN: 503}.get(weather.fault if weather else None, 404)
+    while weather is None or weather.fault in (StoreFault.INTERNAL_ERROR, StoreFault.SLOW_DOWN):
+        if _ask(proxy.endpoint, "GET", "/bucket/missing").status == expected:
+            return
+
+
+def _ask(endpoint: str, method: str, path: str, body: bytes = b"", **headers: str) -> Any:
+    connection = http.client.HTTPConnection(endpoint.removeprefix("http://"), timeout=TIMEOUT_S)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        answer.content = answer.read()  # type: ignore[attr-defined]
+        return answer
+    finally:
+        connection.close()
+
+
+def _raw(endpoint: str, *messages: bytes) -> bytes:
+    """All that comes back on one connection for what is sent, until the other side closes or all is answered."""
+    host, port = endpoint.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+        connection.sendall(b"".join(messages))
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_graph_behind_the_proxy_is_like_any_other(server: S3Server, proxy: FaultProxy) -> None:
+    options = {**server.storage_options, "aws_endpoint": proxy.endpoint}
+    account = Account(name="ann", owner="w1", counter=1, stamp="x")
+    with omniray.init("s3://bucket/graph", schema=SCHEMA, storage_options=options) as graph:
+        graph.load([account.record()])
+    with omniray.open("s3://bucket/graph", storage_options=server.storage_options) as graph:
+        assert graph.snapshot().table("Account")["name"].to_pylist() == ["ann"]
+
+
+def test_several_requests_of_one_connection_are_answered_in_turn(server: S3Server, proxy: FaultProxy) -> None:
+    put = b"PUT /bucket/%s HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
+    head = b"HEAD /bucket/in-turn-1 HTTP/1.1\r\nHost: x\r\n\r\n"
+    got = b"GET /bucket/in-turn-2 HTTP/1.1\r\nHost: x\r\n\r\n"
+    answers = _raw(proxy.endpoint, put % b"in-turn-1", head, put % b"in-turn-2", got)
+    assert answers.count(b"HTTP/1.1 200") == 4
+    assert answers.endswith(b"body")
+
+
+def test_a_body_in_chunks_arrives_whole(server: S3Server, proxy: FaultProxy) -> None:
+    head = b"PUT /bucket/chunks HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"4\r\none \r\n5;with=extension\r\n\r\ntwo\r\n0\r\nTrailer: x\r\n\r\n"
+    assert b"HTTP/1.1 200" in _raw(proxy.endpoint, head, body)
+    assert _ask(server.endpoint, "GET", "/bucket/chunks").content == b"one \r\ntwo"
+
+
+def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(server: S3Server, proxy: FaultProxy) -> None:
+    head = b"PUT /bucket/expected HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
+    answers = _raw(proxy.endpoint, head, b"body")
+    assert answers.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [(StoreFault.INTERNAL_ERROR, 500, b"InternalError"), (StoreFault.SLOW_DOWN, 503, b"SlowDown")],
+)
+def test_a_refused_request_has_no_effect(
+    server: S3Server, proxy: FaultProxy, fault: StoreFault, status: int, code: bytes
+) -> None:
+    _set_weather(proxy, Weather(fault, 1.0))
+    answer = _ask(proxy.endpoint, "PUT", f"/bucket/{fault}", b"body")
+    assert answer.status == status
+    assert code in answer.content
+    assert _ask(server.endpoint, "GET", f"/bucket/{fault}").status == 404
+
+
+def test_a_refusal_of_a_head_request_leaves_its_connection_usable(proxy: FaultProxy) -> None:
+    _set_weather(proxy, Weather(StoreFault.INTERNAL_ERROR, 1.0))
+    head = b"HEAD /bucket/missing HTTP/1.1\r\nHost: x\r\n\r\n"
+    answers = _raw(proxy.endpoint, head, head)
+    assert answers.count(b"HTTP/1.1 500") == 2
+    assert b"<Error>" not in answers
+
+
+def test_an_answer_that_is_lost_had_its_effect(server: S3Server, proxy: FaultProxy) -> None:
+    proxy.set_weather(Weather(StoreFault.LOST_ANSWER, 1.0))
+    number, lost = 0, False
+    while not lost:  # until the weather has changed
+        number += 1
+        try:
+            _ask(proxy.endpoint, "PUT", f"/bucket/lost-{number}", b"body")
+        except (ConnectionError, http.client.HTTPException):
+            lost = True
+    assert _ask(server.endpoint, "GET", f"/bucket/lost-{number}").content == b"body"
+
+
+def test_a_share_of_the_requests_goes_wrong(proxy: FaultProxy) -> None:
+    _set_weather(proxy, Weather(StoreFault.INTERNAL_ERROR, 0.5))
+    statuses = {_ask(proxy.endpoint, "GET", "/bucket/missing").status for _ in range(100)}
+    assert statuses == {404, 500}
