@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck unit torture bench-engine clean
+.PHONY: help venv demo test lint format typecheck unit torture bench bench-engine clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## create, load, mutate, query and travel back in a small social graph
+demo: $(STAMP)  ## eight writers on one graph on S3, through a coordinator on Ray, while things are killed
 	@$(PY) -m omniray.coordinator.demo
 
 test: lint typecheck unit  ## everything that must pass: ruff, mypy, pytest with coverage
@@ -37,11 +37,14 @@ unit: $(STAMP)  ## pytest with the engine's coverage
 	$(PY) -m pytest -n $(JOBS) --timeout 600 --cov --cov-report=term $(ARGS)
 
 torture: $(STAMP)  ## the long forms of the tests: every kill, every fault, long random runs; takes an hour or so
-	OMNIRAY_TORTURE=1 OMNIRAY_RACES=50 $(PY) -m pytest -n $(JOBS) tests/recovery tests/faults tests/model tests/processes $(ARGS)
+	OMNIRAY_TORTURE=1 OMNIRAY_RACES=50 $(PY) -m pytest -n $(JOBS) tests/recovery tests/faults tests/model tests/processes tests/ray $(ARGS)
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+bench: $(STAMP)  ## ours beside the peers: many writers at once, on S3 with latency and on disk; takes an hour or so
+	$(PY) -m bench.peers --plot docs/bench.svg $(ARGS)
 
 bench-engine: $(STAMP)  ## ours beside the bare library: loads, single rows, S3 latency, long histories
 	$(PY) -m bench.engine $(ARGS)

@@ -194,8 +194,9 @@ class ReconcilerActor:
     def recover(self) -> RecoveryReport:
         return self._behind(self._ask_newest()).recover()
 
-    def recovered(self) -> int:
-        return self._reconciler.recovered
+    def report(self) -> tuple[Finalised, int]:
+        """How far Phase D is, and how many operations were recovered."""
+        return self._reconciler.finalised(), self._reconciler.recovered
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
         return self._behind(self._ask_newest()).sweep(older_than_s=older_than_s, dry_run=dry_run)
@@ -248,18 +249,19 @@ class RemoteReconciler:
         self._place, self._storage, self._on_finalised = place, storage, on_finalised
         self._untold: SimpleQueue[tuple[CommitObject, str]] = SimpleQueue()
         self._actor: Any = None
-        self._recovered = 0
+        self.recovered = 0
         threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True).start()
 
     def notice(self, landed: CommitObject, operation_id: str) -> None:
         self._untold.put((landed, operation_id))
 
-    async def recovered(self) -> int:
-        """How many operations it recovered; what it said last, while it is away."""
+    async def ask(self) -> None:
+        """Hear how far it is, unless it is away."""
+        if self._actor is None:
+            return
         with contextlib.suppress(ray().exceptions.RayError):
-            if self._actor is not None:
-                self._recovered = await self._actor.recovered.remote()
-        return self._recovered
+            finalised, self.recovered = await self._actor.report.remote()
+            self._on_finalised(finalised)
 
     def close(self) -> None:
         """Finish Phase D and end. One that is away leaves the rest to the next writer, which finds it in storage."""
@@ -370,6 +372,8 @@ class PublisherActor:
     async def submit(self, request: Request) -> WriteAnswer | OmnirayError:
         if self._is_leaving and self._publisher.under_way(request.header.commit_id) is None:
             return _leaving(self._address)
+        if self._has_ended:
+            return Fenced("this life of the publisher has ended; send the write again with the same id")
         try:
             return await asyncio.wrap_future(self._publisher.submit(request))
         except OmnirayError as error:
@@ -399,8 +403,8 @@ class PublisherActor:
         return None if self._publisher.under_way(commit_id) is not None else False
 
     async def status(self) -> Status:
+        await self._reconciler.ask()
         gauges, newest = self._publisher.gauges, self._publisher.newest
-        recovered = await self._reconciler.recovered()
         return Status(
             uri=self._storage.uri,
             address=self._address,
@@ -415,7 +419,7 @@ class PublisherActor:
             rates=gauges.rates(),
             finalised_through=self._finalised.through,
             drifted=tuple(self._finalised.drifted),
-            recovered=recovered,
+            recovered=self._reconciler.recovered,
             queue_owners=self._queues.made,
         )
 

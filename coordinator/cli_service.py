@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -129,12 +130,12 @@ def _serve(out: Output, graph: Graph, uri: str, address: str | None, take_over: 
     try:
         with upkeep.asked_by_signals() as asked_to_end:  # Ray sets handlers of its own when it is joined
             began = _began(service, graph, already)
+            is_ours = not began["joined"]
             out.line(_began_text(began), began)
-            fate = upkeep.stay(graph, service, asked_to_end)
-            if began["joined"]:
-                out.note(f"the coordinator is left as it is: {fate.value}")
-            else:
-                out.note(f"ending: {fate.value}")
+            fate = upkeep.stay(partial(upkeep.look, graph, service), service.address, asked_to_end)
+            if farewell := upkeep.farewell(fate, is_ours=is_ours):
+                out.note(farewell)
+            if is_ours:
                 upkeep.end(fate, service, DRAIN_TIMEOUT_S)
     finally:
         cluster.leave()
@@ -164,13 +165,13 @@ def _began_text(began: dict[str, Any]) -> str:
 def _detach(
     out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, storage_option: list[str]
 ) -> None:
-    from omniray.coordinator import upkeep
+    from omniray.coordinator import background
 
     command = [sys.executable, "-m", "omniray.coordinator.cli", "up", uri, "--json"]
     command += ["--address", address] if address is not None else []
     command += ["--take-over"] if take_over else []
     command += [part for option in storage_option for part in ("--storage-option", option)]
-    detached = upkeep.detach(command, upkeep.log_of(graph.schema_state.graph_id))
+    detached = background.detach(command, background.log_of(graph.schema_state.graph_id))
     began = detached.said
     if began["joined"]:
         out.line(_began_text(began), {**began, "pid": None, "log": None})

@@ -55,10 +55,9 @@ def stress(
 ) -> None:
     """Let many processes write to a new graph through a coordinator of its own, and check what became of it."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out:
+    with reporting(as_json) as out, _scratch() as scratch:
         from omniray.coordinator.stress.run import Plan
 
-        scratch = Path(tempfile.mkdtemp(prefix="omniray-stress-"))
         plan = Plan(
             uri=uri or str(scratch / "graph"), storage_options=options, folder=keep or scratch / "histories",
             writers=writers, seconds=seconds, seed=random.randrange(SEED_MAX) if seed is None else seed, chaos=chaos,
@@ -71,6 +70,17 @@ def stress(
         raise typer.Exit(VIOLATED)
 
 
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A temporary folder that stays if there is something in it: whoever has an answer in hand clears it."""
+    folder = Path(tempfile.mkdtemp(prefix="omniray-stress-"))
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # it is not empty, or gone
+            folder.rmdir()
+
+
 def _run(plan: Plan, out: Output) -> Report:
     from omniray.coordinator.stress.run import run_stress
 
@@ -81,7 +91,8 @@ def _run(plan: Plan, out: Output) -> Report:
         with _progress(out) as tell:
             return run_stress(plan, tell)
     except BaseException:
-        out.note(f"what the writers did is in {plan.folder}")
+        if plan.folder.exists():
+            out.note(f"what the writers did is in {plan.folder}")
         raise
 
 

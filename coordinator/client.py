@@ -111,6 +111,10 @@ class Client:
         return self._graph.uri
 
     @property
+    def graph_id(self) -> str:
+        return self._graph.schema_state.graph_id
+
+    @property
     def schema(self) -> Schema:
         return self._graph.schema
 

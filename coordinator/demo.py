@@ -1,280 +1,369 @@
-"""The demonstration behind `make demo`: a small social graph, from its birth to several processes writing at once.
+"""The demonstration behind `make demo`: two tenants, eight writers, one graph on S3, and somebody who kills things.
 
-Each step says in a sentence what it shows, does it for real in a temporary directory, and fails if the outcome is not
-the promised one. So a demo that runs to its end has shown what it says.
+A Ray and an S3 server are started on this machine. Eight processes write through the coordinator; one of them is
+killed, so is the publisher just before a commit, and so is the owner of the write queues. At the end everything is
+counted: the demo fails if what it says is not so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
+import os
+import signal
+import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
-from multiprocessing.synchronize import Barrier
-from pathlib import Path
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 import omniray
+from omniray.coordinator import cluster
+from omniray.coordinator.cluster import Place, ray
+from omniray.engine import failpoints
+from omniray.engine.commit_log import MAIN_BRANCH
+from omniray.engine.failpoints import Point
+from omniray.engine.owner import Incarnation
 
 SCHEMA = """\
-node Person {
-  name: String @key
-  age: I32?
-  @range(age, 0..150)
+node Person { name: String @key  age: I32  @range(age, 0..150) }
+node City { name: String @key }
+edge LivesIn: Person -> City { since: Date? }
+"""
+CITIES = ("Aachen", "Berlin", "Cottbus", "Dresden")
+TENANTS = ("blue", "green")
+WRITERS = 8
+LOADS_EACH = 24
+PEOPLE_PER_LOAD = 5
+TIMEOUT_S = 60.0
+BUCKET = "demo"
+STORAGE = {
+    "aws_access_key_id": "demo",
+    "aws_secret_access_key": "demo",
+    "aws_region": "us-east-1",
+    "aws_allow_http": "true",
 }
-node Company { name: String @key }
-edge Knows: Person -> Person { since: Date?  @unique(src, dst) }
-edge WorksAt: Person -> Company
-"""
-
-QUERIES = """\
-query welcome($name: String, $age: I32, $friend: String) {
-  insert Person { name: $name, age: $age }
-  insert Knows { from: $name, to: $friend, since: date("2026-01-31") }
-}
-query birthday($name: String, $age: I32) { update Person set { age: $age } where name = $name }
-query leave($name: String) { delete Person where name = $name }
-"""
-
-PEOPLE = (
-    "Ada",
-    "Alan",
-    "Barbara",
-    "Donald",
-    "Edsger",
-    "Frances",
-    "Grace",
-    "John",
-    "Kathleen",
-    "Leslie",
-    "Niklaus",
-    "Tony",
-)
-COMPANIES = ("Analytical Engines", "Bletchley", "Compilers & Co")
-WRITERS = 4
-WRITES_EACH = 5
-PROCESS_TIMEOUT_S = 60
-
-# Run by a process that has never heard of omniray.
-PLAIN_LANCE = """
-import sys, lance
-for path in sys.argv[1:]:
-    print(lance.dataset(path).count_rows())
-"""
 
 
-def records() -> list[dict[str, Any]]:
-    """The people, the companies and who knows and employs whom; the same every time."""
-    people = [{"type": "Person", "data": {"name": name, "age": 25 + 4 * n}} for n, name in enumerate(PEOPLE)]
-    companies = [{"type": "Company", "data": {"name": name}} for name in COMPANIES]
-    pairs = [(name, PEOPLE[(n + step) % len(PEOPLE)]) for n, name in enumerate(PEOPLE) for step in (1, 5)]
-    knows = [
-        {"edge": "Knows", "from": a, "to": b, "data": {"since": f"{2000 + n}-05-01"}} for n, (a, b) in enumerate(pairs)
-    ]
-    jobs = [
-        {"edge": "WorksAt", "from": name, "to": COMPANIES[n % len(COMPANIES)], "data": {}}
-        for n, name in enumerate(PEOPLE)
-    ]
-    return [*people, *companies, *knows, *jobs]
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the graph is."""
+
+    uri: str
+    storage_options: Mapping[str, str]
+
+    def connect(self, **options: Any) -> omniray.Client:
+        return omniray.connect(self.uri, storage_options=self.storage_options, timeout_s=TIMEOUT_S, **options)
+
+
+def people_of(writer: int, load: int) -> list[str]:
+    """Whom one load of one writer brings: all of them, or nobody."""
+    return [f"person {writer}.{load}.{number}" for number in range(PEOPLE_PER_LOAD)]
+
+
+def records_of(writer: int, load: int) -> list[dict[str, Any]]:
+    """People and where they live: three tables are touched, and the city is merged by everybody."""
+    city = CITIES[load % len(CITIES)]
+    people = people_of(writer, load)
+    nodes = [{"type": "Person", "data": {"name": name, "age": 20 + load}} for name in people]
+    edges = [{"edge": "LivesIn", "from": name, "to": city, "data": {}} for name in people]
+    return [{"type": "City", "data": {"name": city}}, *nodes, *edges]
+
+
+# The writers
+
+
+def write(graph: Home, writer: int, told: Any) -> None:
+    """What one process does: load after load, telling which of them were acknowledged."""
+    with graph.connect(actor=f"writer {writer}", tenant=TENANTS[writer % 2]) as client:
+        told.put((writer, -1))
+        for load in range(LOADS_EACH):
+            client.load(records_of(writer, load), mode="merge")
+            told.put((writer, load))
+
+
+class Crew:
+    """The writers, and what was acknowledged to them."""
+
+    def __init__(self, graph: Home) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._told: Any = context.Queue()
+        self.processes: list[SpawnProcess] = [
+            context.Process(target=write, args=(graph, writer, self._told)) for writer in range(1, WRITERS + 1)
+        ]
+        self.acknowledged: set[tuple[int, int]] = set()
+        self.ready = 0
+
+    def listen(self) -> None:
+        """Take what was told since the last time."""
+        while not self._told.empty():
+            writer, load = self._told.get()
+            if load < 0:
+                self.ready += 1
+            else:
+                self.acknowledged.add((writer, load))
+
+    def is_done(self) -> bool:
+        return all(not process.is_alive() for process in self.processes)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+# Who kills
+
+
+def kill_writer(crew: Crew) -> str:
+    victim = crew.processes[-1]
+    victim.kill()
+    return f"writer {WRITERS} (process {victim.pid})"
+
+
+def kill_publisher_before_its_commit(client: omniray.Client) -> str:
+    """Everything of a round is staged, and its publisher dies before the object that would commit it."""
+    _inside(_place(client).publisher, _arm, str(Point.C_BEFORE_PUT))
+    return "the publisher, between Phase B and Phase C of its next round"
+
+
+def kill_queue_owner(client: omniray.Client) -> str:
+    pid = _inside(_place(client).queues(0), _pid)
+    os.kill(pid, signal.SIGKILL)
+    return f"the owner of the write queues (process {pid})"
+
+
+def _inside(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a function in the process of an actor, which is its first argument."""
+    actor: Any = cluster.find(name)
+    return ray().get(actor.__ray_call__.remote(function, *arguments), timeout=TIMEOUT_S)
+
+
+def _arm(actor: object, point: str) -> None:
+    failpoints.arm(f"{point}=kill")
+
+
+def _pid(actor: object) -> int:
+    return os.getpid()
+
+
+def _place(client: omniray.Client) -> Place:
+    return Place(client.graph_id, str(MAIN_BRANCH))
+
+
+# Telling
 
 
 class Narrator:
     """Tells the story on the terminal, and keeps what has been shown for the last lines."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self.console = console
         self._shown: list[str] = []
 
-    def step(self, title: str, sentence: str) -> None:
+    def step(self, title: str) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]{title}", align="left", style="cyan")
+
+    def say(self, text: str) -> None:
+        self.console.print(f"   {escape(text)}", soft_wrap=True)
+
+    def show(self, outcome: bool, sentence: str) -> None:
+        """A promise that was kept; one that was not ends the demo."""
+        if not outcome:
+            raise SystemExit(f"the demo did not show what it promised: {sentence}")
         self._shown.append(sentence)
-        self._console.print()
-        self._console.rule(f"[bold]{len(self._shown)}. {title}", align="left", style="cyan")
-        self._console.print(sentence, soft_wrap=True)
+        self.console.print(f"   [green]✓[/] {escape(sentence)}", soft_wrap=True)
 
-    def fact(self, text: str) -> None:
-        self._console.print(f"   [green]✓[/] {escape(text)}", soft_wrap=True)
-
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
-        for row in rows:
-            table.add_row(*("" if value is None else str(value) for value in row))
-        self._console.print(table)
-
-    def end(self) -> None:
-        self._console.print()
-        self._console.rule("[bold]What was shown", align="left", style="green")
+    def end(self, seconds: float) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]What was shown, in {seconds:.0f} s", align="left", style="green")
         for number, sentence in enumerate(self._shown, start=1):
-            self._console.print(f"   {number}. {sentence}", soft_wrap=True)
-        self._console.print("\nThe README has the same in a few lines of Python; 'omniray --help' lists the verbs.")
-
-
-def prove(outcome: bool, promise: str) -> None:
-    """End the demo if it does not show what it says; unlike `assert` under `python -O` too."""
-    if not outcome:
-        raise SystemExit(f"the demo did not show what it promised: {promise}")
+            self.console.print(f"   {number}. {sentence}", soft_wrap=True)
 
 
 def main() -> None:
-    console = Console(highlight=False)
-    console.print("[bold]omniray[/]: a graph of Lance tables, with one atomic commit over all of them.")
-    with tempfile.TemporaryDirectory(prefix="omniray-demo-") as folder:
-        tell_story(Narrator(console), Path(folder))
-
-
-def tell_story(tell: Narrator, folder: Path) -> None:
-    """All steps, in order, on a graph below the folder."""
-    uri = str(folder / "social")
-    with create(tell, uri) as graph:
-        loaded = load(tell, graph, folder / "social.jsonl")
-        mutate(tell, graph)
-        query(tell, graph)
-        travel_back(tell, graph, loaded)
-        lose_strictly(tell, graph)
-        write_from_everywhere(tell, graph)
-        read_with_plain_lance(tell, graph)
-    tell.end()
-
-
-def create(tell: Narrator, uri: str) -> omniray.Graph:
-    tell.step("Create", "A schema of two node types and two edge types becomes four Lance tables under one path.")
-    graph = omniray.init(uri, schema=SCHEMA, actor="demo")
-    tell.table(["table", "version", "rows"], _tables(graph))
-    return graph
-
-
-def load(tell: Narrator, graph: omniray.Graph, file: Path) -> str:
-    tell.step("Load", "A JSONL file of people, companies and edges lands in all four tables in one commit.")
-    file.write_text("".join(json.dumps(record) + "\n" for record in records()))
-    result = graph.load(file, actor="demo")
-    tell.fact(f"{result.affected_nodes} nodes and {result.affected_edges} edges in commit {result.commit_id}")
-    tell.table(["table", "version", "rows"], _tables(graph))
-    prove(result.commit_id is not None and graph.snapshot().count("Person") == len(PEOPLE), "everybody is loaded")
-    return str(result.commit_id)
-
-
-def mutate(tell: Narrator, graph: omniray.Graph) -> None:
-    tell.step("Mutate", "Queries insert, update and delete; each is one commit, and a deleted person's edges go too.")
-    new = {"name": "Margaret", "age": 32, "friend": "Grace"}
-    welcomed = graph.mutate(QUERIES, new, name="welcome", actor="demo")
-    tell.fact(f"insert: {welcomed.affected_nodes} node and {welcomed.affected_edges} edge, atomically")
-    older = graph.mutate(QUERIES, {"name": "Ada", "age": 36}, name="birthday", actor="demo")
-    tell.fact(f"update: {older.affected_nodes} node")
-    gone = graph.mutate(QUERIES, {"name": "Tony"}, name="leave", actor="demo")
-    tell.fact(f"delete: {gone.affected_nodes} node, and the {gone.affected_edges} edges that led to it or from it")
-    nobody = graph.mutate(QUERIES, {"name": "Nobody"}, name="leave", actor="demo")
-    tell.fact("a delete that matches nothing makes no commit")
-    prove(gone.affected_edges == 5 and nobody.commit_id is None, "deletes cascade, and only where something matches")
-
-
-def query(tell: Narrator, graph: omniray.Graph) -> None:
-    tell.step("Query", "SQL runs over one consistent snapshot of all tables.")
-    answer = graph.snapshot().sql("""
-        select c.name as company, count(*) as people, round(avg(p.age), 1) as average_age
-        from WorksAt w join Person p on p.id = w.src join Company c on c.id = w.dst
-        group by all order by people desc, company
-    """)
-    tell.table(answer.column_names, (row.values() for row in answer.to_pylist()))
-    prove(answer.num_rows == len(COMPANIES), "every company still has somebody")
-
-
-def travel_back(tell: Narrator, graph: omniray.Graph, loaded: str) -> None:
-    tell.step("Travel back", "Every commit stays readable: the graph as it was right after the load, beside now.")
-    then, now = graph.snapshot(at=loaded), graph.snapshot()
-    who = "select name, age from Person where name in ('Ada', 'Margaret', 'Tony') order by name"
-    before, after = (dict(zip(*cut.sql(who).to_pydict().values(), strict=True)) for cut in (then, now))
-    tell.table(
-        ["age of", "after the load", "now"],
-        ((n, before.get(n, "-"), after.get(n, "-")) for n in sorted({*before, *after})),
+    began = time.monotonic()
+    tell = Narrator(Console(file=sys.stdout, highlight=False))
+    tell.console.print(
+        "[bold]omniray[/]: any number of writers, one graph of Lance tables, one atomic commit at a time."
     )
-    history = graph.history()
-    tell.table(
-        ["commit", "kind", "actor", "tables"], ((e.commit_id, e.kind, e.actor, " ".join(e.tables)) for e in history)
-    )
-    prove((before.get("Tony"), after.get("Tony")) == (69, None), "the past is as it was")
+    # Ray prints a paragraph for each process that is killed; here that is the plan.
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), s3_server() as endpoint:
+        graph = Home(f"s3://{BUCKET}/graph", {**STORAGE, "aws_endpoint": endpoint})
+        tell.step("Start")
+        omniray.init(graph.uri, schema=SCHEMA, storage_options=graph.storage_options, actor="demo").close()
+        tell.say(f"a graph of three tables at {graph.uri} (an S3 server on {endpoint})")
+        with graph.connect(actor="demo", address=cluster.LOCAL) as client:
+            tell.say(f"a coordinator on a Ray of this machine, at {client.status().address}")
+            killed = write_and_kill(tell, graph, client)
+            heal_and_count(tell, client, *killed)
+        read_without_us(tell, graph)
+    tell.end(time.monotonic() - began)
 
 
-def lose_strictly(tell: Narrator, graph: omniray.Graph) -> None:
-    tell.step(
-        "Lose a strict write", "A writer that names the version it decided on loses if the table has moved since."
-    )
-    decided_on = graph.snapshot().versions["node:Person"]
-    with omniray.open(graph.uri) as other:
-        other.mutate(QUERIES, {"name": "Alan", "age": 41}, name="birthday", actor="somebody else")
-    try:
-        graph.mutate(
-            QUERIES, {"name": "Alan", "age": 30}, name="birthday", expected_versions={"node:Person": decided_on}
-        )
-    except omniray.ExpectedVersionMismatch as error:
-        tell.fact(f"ExpectedVersionMismatch: {error}")
-    else:
-        prove(False, "of two strict writers exactly one wins")
-    prove(
-        graph.snapshot().table("Person", filter="name = 'Alan'")["age"].to_pylist() == [41], "the winner's value stays"
-    )
-
-
-def write_from_everywhere(tell: Narrator, graph: omniray.Graph) -> None:
-    tell.step(
-        "Write from several processes",
-        f"{WRITERS} processes insert {WRITES_EACH} people each at once, with no server between them, and all land.",
-    )
-    before = graph.snapshot().count("Person")
-    _run_writers(graph.uri)
-    landed = graph.snapshot().count("Person") - before
-    commits = [entry for entry in graph.history() if entry.actor.startswith("writer")]
-    tell.fact(f"{landed} of {WRITERS * WRITES_EACH} inserts landed, as {len(commits)} commits of one history")
-    order = "".join(entry.actor[-1] for entry in reversed(commits))
-    tell.fact(f"in this order of writers: {order}")
-    prove(landed == len(commits) == WRITERS * WRITES_EACH, "every write lands exactly once")
-
-
-def read_with_plain_lance(tell: Narrator, graph: omniray.Graph) -> None:
-    tell.step(
-        "Read with plain Lance",
-        "The tables are ordinary Lance datasets: a process without omniray reads the same rows.",
-    )
-    graph.flush()
-    paths = {
-        key: f"{graph.uri}/{key.replace('node:', 'nodes/').replace('edge:', 'edges/')}" for key, *_ in _tables(graph)
-    }
-    command = [sys.executable, "-c", PLAIN_LANCE, *paths.values()]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PROCESS_TIMEOUT_S).stdout
-    counted = dict(zip(paths, (int(line) for line in output.split()), strict=True))
-    ours = {key: rows for key, _, rows in _tables(graph)}
-    tell.table(["table", "omniray", "lance.dataset(path)"], ((key, rows, counted[key]) for key, rows in ours.items()))
-    prove(counted == ours, "plain Lance sees the committed rows")
-
-
-def insert_people(uri: str, writer: int, start: Barrier) -> None:
-    """What one of the processes does: wait until all are ready, then write as fast as it can."""
-    with omniray.open(uri) as graph:
-        start.wait(PROCESS_TIMEOUT_S)
-        for number in range(WRITES_EACH):
-            new = {"name": f"Guest {writer}.{number}", "age": 20 + number, "friend": "Grace"}
-            graph.mutate(QUERIES, new, name="welcome", actor=f"writer {writer}")
-
-
-def _run_writers(uri: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    start = context.Barrier(WRITERS)
-    processes = [context.Process(target=insert_people, args=(uri, n + 1, start)) for n in range(WRITERS)]
-    for process in processes:
+def write_and_kill(tell: Narrator, graph: Home, client: omniray.Client) -> tuple[Crew, str]:
+    """Let everybody write, kill three of them on the way, and show the coordinator meanwhile."""
+    tell.step(f"{WRITERS} processes of two tenants write; three things are killed")
+    first_owner = client.status().owner
+    crew = Crew(graph)
+    for process in crew.processes:
         process.start()
-    for process in processes:
-        process.join(PROCESS_TIMEOUT_S)
-    prove([process.exitcode for process in processes] == [0] * WRITERS, "no writer fails for another one's sake")
+    total = WRITERS * LOADS_EACH
+    plan = {
+        total // 8: lambda: kill_writer(crew),
+        total // 4: lambda: kill_publisher_before_its_commit(client),
+        total // 2: lambda: kill_queue_owner(client),
+    }
+    killed: list[str] = []
+    try:
+        with Live(console=tell.console, refresh_per_second=4, transient=not tell.console.is_terminal) as live:
+            while not crew.is_done():
+                crew.listen()
+                for due in [due for due in plan if len(crew.acknowledged) >= due]:
+                    killed.append(plan.pop(due)())
+                live.update(_shown(client, crew, killed))
+                time.sleep(0.25)
+            crew.listen()
+            live.update(_shown(client, crew, killed))
+    finally:
+        crew.end()
+    tell.show(not plan, f"killed under way: {'; '.join(killed)}")
+    return crew, first_owner
 
 
-def _tables(graph: omniray.Graph) -> list[tuple[str, int, int]]:
-    tables = graph.snapshot().describe()["tables"]
-    return [(t["table_key"], t["version"], t["row_count"]) for t in tables]
+def _shown(client: omniray.Client, crew: Crew, killed: Sequence[str]) -> Group:
+    table = Table("acknowledged", "epoch", "rounds/s", "commits/s", "group size", "waiting", box=box.SIMPLE_HEAD)
+    try:
+        status = client.status()
+        rates = status.rates
+        cells = (
+            str(status.epoch), f"{rates.rounds_per_s:.1f}", f"{rates.commits_per_s:.0f}", f"{rates.group_size:.1f}",
+            str(status.waiting),
+        )  # fmt: skip
+    except omniray.StorageError:
+        cells = ("-", "-", "-", "-", "the coordinator is being restarted")
+    table.add_row(f"{len(crew.acknowledged)} of {WRITERS * LOADS_EACH}", *cells)
+    return Group(table, *(Text(f"   killed: {what}", style="red") for what in killed))
+
+
+def heal_and_count(tell: Narrator, client: omniray.Client, crew: Crew, first_owner: str) -> None:
+    """The proof: what was acknowledged is there once, what was not is there as a whole or not at all."""
+    tell.step("Heal, and count")
+    client.recover()
+    client.flush()
+    status = client.status()
+    before, after = (Incarnation.parse(owner).process.pid for owner in (first_owner, status.owner))
+    tell.show(before != after, f"a new publisher (process {after}) took the line over in epoch {status.epoch}")
+    history = [entry for entry in client.history() if entry.actor.startswith("writer")]
+    by_round = Counter(entry.seq for entry in history)
+    tell.show(
+        max(by_round.values()) > 1,
+        f"{len(history)} commits in {len(by_round)} rounds, up to {max(by_round.values())} writers in one",
+    )
+    snapshot = client.snapshot()
+    names = Counter(snapshot.table("Person", ["name"])["name"].to_pylist())
+    whole = {
+        (writer, load)
+        for writer in range(1, WRITERS + 1)
+        for load in range(LOADS_EACH)
+        if all(names[name] == 1 for name in people_of(writer, load))
+    }
+    tell.show(crew.acknowledged <= whole, f"all {len(crew.acknowledged)} acknowledged writes are there")
+    tell.show(
+        sum(names.values()) == PEOPLE_PER_LOAD * len(whole), "every write is in as a whole and once, or not at all"
+    )
+    tell.show(len(history) == len(whole), "the history has one commit for each of them")
+    living = range(1, WRITERS)
+    tell.show(
+        all((writer, load) in crew.acknowledged for writer in living for load in range(LOADS_EACH)),
+        f"none of the {len(living)} writers that lived noticed anything but a pause",
+    )
+    ends = snapshot.table("LivesIn", ["src", "dst"]).to_pylist()
+    tell.show(
+        {end["src"] for end in ends} == set(names) and {end["dst"] for end in ends} <= set(CITIES),
+        f"{len(ends)} edges, none of them dangling",
+    )
+    recoveries = client.recoveries()
+    for recovery in recoveries:
+        tell.say(f"{recovery.recovery_kind}: operation {recovery.operation_id} for {recovery.recovery_for_actor}")
+    tell.show(
+        bool(recoveries), f"the audit tells of {len(recoveries)} recovered operation(s), by {recoveries[0].actor}"
+    )
+
+
+# Run by a process that has never heard of omniray.
+_PLAIN_LANCE = """
+import sys, json, lance
+options = json.loads(sys.argv[1])
+for path in sys.argv[2:]:
+    print(lance.dataset(path, storage_options=options).to_table().num_rows)
+"""
+
+
+def read_without_us(tell: Narrator, graph: Home) -> None:
+    """After the coordinator is gone, its tables are ordinary Lance datasets."""
+    tell.step("Read without the coordinator, and without omniray")
+    with omniray.open(graph.uri, read_only=True, storage_options=graph.storage_options) as embedded:
+        ours = {t["table_key"]: t["row_count"] for t in embedded.snapshot().describe()["tables"]}
+    paths = [f"{graph.uri}/{key.replace('node:', 'nodes/').replace('edge:', 'edges/')}" for key in ours]
+    command = [sys.executable, "-c", _PLAIN_LANCE, json.dumps(dict(graph.storage_options)), *paths]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    counted = dict(zip(ours, map(int, output.split()), strict=True))
+    tell.show(counted == ours, f"plain lance.dataset(path) reads the same rows: {_listed(ours)}")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} {count}" for key, count in counts.items())
+
+
+# The S3 server
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """A moto server with an empty bucket, in a process of its own; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    quiet = subprocess.DEVNULL
+    server = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        _make_bucket(endpoint, server)
+        yield endpoint
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _make_bucket(endpoint: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            urlopen(Request(f"{endpoint}/{BUCKET}", method="PUT"), timeout=TIMEOUT_S).close()
+            return
+        except HTTPError:
+            raise
+        except OSError:  # not listening yet
+            threading.Event().wait(0.1)
+    raise SystemExit("the S3 server of the demo did not start: is moto[server] installed? 'make demo' installs it")
 
 
 if __name__ == "__main__":

@@ -396,11 +396,16 @@ class Rounds:
         return [Judge(round.number, round.tickets, round.on)]
 
     def _is_blocked(self, ticket: Ticket) -> bool:
-        """Whether a write has to wait because it may touch tables that stand still for another."""
-        return any(
-            intent_id != ticket.intent_id and (ticket.tables is None or not tables.isdisjoint(ticket.tables))
-            for intent_id, tables in self._reserved.items()
-        )
+        """Whether a write has to wait because it may touch tables that stand still for another.
+
+        Who reserved first goes first: two that each have the other's tables stand still would wait for one another.
+        """
+        for intent_id, tables in self._reserved.items():
+            if intent_id == ticket.intent_id:
+                return False
+            if ticket.tables is None or not tables.isdisjoint(ticket.tables):
+                return True
+        return False
 
     def _is_crowded(self, last: _Round) -> bool:
         """Whether so many wait that they are better off in a round of their own than with those who come back."""

@@ -220,7 +220,8 @@ def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments:
             raise error.cause from error
         raise
     except module.exceptions.GetTimeoutError as error:
-        raise Unreachable(f"the coordinator at {address} gave no answer in {timeout_s:g} s", address=address) from error
+        message = f"the coordinator at {address} gave no answer in {timeout_s:g} s: ask again"
+        raise Unreachable(message, address=address) from error
     except module.exceptions.RayError as error:
         raise Unreachable(_silent(address, error), address=address) from error
     if isinstance(answer, OmnirayError):

@@ -6,19 +6,13 @@ somebody took the coordinator down or took the graph over, or Ray itself is lost
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from omniray.coordinator import cluster
 from omniray.coordinator.service import Service
@@ -29,9 +23,6 @@ from omniray.engine.owner import Incarnation
 
 LOOK_EVERY_S = 1.0
 DOUBTS_MAX = 10  # looks in a row that say it is over; less than Ray itself takes to give up, in which it ends us
-START_TIMEOUT_S = 120.0
-READ_EVERY_S = 0.1
-LOG_LINES_SHOWN = 10
 
 
 class Fate(Enum):
@@ -62,19 +53,16 @@ class Sighting:
         return Fate.FENCED
 
 
-# In the foreground
-
-
-def stay(graph: Graph, service: Service, asked_to_end: threading.Event) -> Fate:
-    """Stay until that is asked for, or the coordinator serves no more; what became of it.
+def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event, every_s: float = LOOK_EVERY_S) -> Fate:
+    """Stay with the coordinator at `here` until somebody asks to end, or it serves no more; what became of it.
 
     Only a coordinator that was taken down is believed at once. The rest may be about to pass: a line that was handed
     back while the actors are being ended, or a head of Ray that comes back.
     """
     doubts = 0
-    while doubts < DOUBTS_MAX and not asked_to_end.wait(LOOK_EVERY_S):
+    while doubts < DOUBTS_MAX and not asked_to_end.wait(every_s):
         try:
-            fate = _look(graph, service).fate(service.address)
+            fate = look().fate(here)
         except StorageError:  # the publisher has its own way with a store that fails
             continue
         if fate is Fate.TAKEN_DOWN:
@@ -83,7 +71,8 @@ def stay(graph: Graph, service: Service, asked_to_end: threading.Event) -> Fate:
     return Fate.SERVING if asked_to_end.is_set() else fate
 
 
-def _look(graph: Graph, service: Service) -> Sighting:
+def look(graph: Graph, service: Service) -> Sighting:
+    """See what there is of a coordinator. Ray is asked only where it listens, since it would wait for minutes."""
     owner = graph.owner
     ray_answers = cluster.is_listening(service.address)
     return Sighting(
@@ -99,6 +88,15 @@ def end(fate: Fate, service: Service, timeout_s: float) -> None:
         service.down(timeout_s)
     elif fate is Fate.FENCED:
         service.end()
+
+
+def farewell(fate: Fate, *, is_ours: bool) -> str:
+    """What to tell a person at the end, where it is not an error."""
+    if fate is Fate.TAKEN_DOWN:
+        return "the coordinator was taken down"
+    if fate is Fate.SERVING:
+        return "draining; a second signal ends it at once" if is_ours else "the coordinator goes on"
+    return ""
 
 
 def refuse_lost(fate: Fate, graph: Graph, service: Service) -> None:
@@ -124,77 +122,14 @@ def asked_by_signals() -> Iterator[threading.Event]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         asked.set()
+        restore()
+
+    def restore() -> None:
         for each, handler in before.items():
             signal.signal(each, handler)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield asked
-
-
-# In the background
-
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """A coordinator's process in the background; `said` is its document, once it serves."""
-
-    pid: int
-    log: Path
-    said: dict[str, Any]
-
-
-def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S) -> Detached:
-    """Run a command in the background and wait for the JSON document that it writes when it serves.
-
-    Raises `Unreachable` with the end of its log if it ends before, or is ended since it takes too long.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as sink:
-        begins = sink.tell()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
     try:
-        said = _wait_for_document(process, log, begins, timeout_s)
-    except BaseException:
-        process.terminate()
-        raise
-    if said.get("joined"):  # it would watch what another process looks after
-        process.terminate()
-        process.wait()
-    return Detached(process.pid, log, said)
-
-
-def log_of(graph_id: str) -> Path:
-    """Where the process in the background that serves a graph writes."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "omniray", f"up-{graph_id}.log")
-
-
-def _wait_for_document(process: subprocess.Popen[bytes], log: Path, begins: int, timeout_s: float) -> dict[str, Any]:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        code = process.poll()
-        lines = _lines(log, begins)
-        if said := next(_documents(lines), None):
-            return said
-        if code is not None or time.monotonic() > deadline:
-            what = f"gave no answer in {timeout_s:g} s" if code is None else f"ended with exit code {code}"
-            shown = "".join(f"\n    {line}" for line in lines[-LOG_LINES_SHOWN:])
-            raise Unreachable(f"the coordinator {what} before it served; {log} ends with:{shown}", log=str(log))
-        time.sleep(READ_EVERY_S)
-
-
-def _lines(log: Path, begins: int) -> list[str]:
-    """The lines that are complete."""
-    with log.open("rb") as source:
-        source.seek(begins)
-        return source.read().decode(errors="replace").rpartition("\n")[0].splitlines()
-
-
-def _documents(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and "epoch" in said:
-            yield said
+        yield asked
+    finally:
+        restore()

@@ -120,6 +120,11 @@ def armed(actions: Mapping[Point, Action]) -> Iterator[None]:
         _armed.update(before)
 
 
+def arm(text: str) -> None:
+    """Arm points of this process for good, as the environment variable would."""
+    _armed.update(parse(text))
+
+
 def kill() -> None:
     """End this process as a power cut would: no handler runs, nothing is flushed."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -146,4 +151,4 @@ def _action(rule: re.Match[str]) -> Callable[[], None]:
     return kill if rule["action"] == "kill" else fail
 
 
-_armed.update(parse(os.environ.get(VARIABLE, "")))
+arm(os.environ.get(VARIABLE, ""))

@@ -39,7 +39,7 @@ from omniray.engine.store import ObjectStore
 from omniray.engine.tip import Tip
 from omniray.engine.write import Affected, Author, Resolution
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 Told = WriteAnswer | OmnirayError
 """What somebody is told of a write."""
@@ -71,6 +71,7 @@ class Plug:
     rows: int = 0
     size_bytes: int = 0
     alone: bool = False
+    touched: frozenset[str] = frozenset()
 
     def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
         yield from ()

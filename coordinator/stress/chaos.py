@@ -1,6 +1,7 @@
 """The chaos: carries out a schedule of disturbances, each of which is written to a history of its own.
 
-Processes are killed and frozen by signals, as the kernel and a broken machine do it: nobody is told.
+Processes are killed and frozen by signals, as the kernel and a broken machine do it: nobody is told. What lasts is
+mended after its time, and when the chaos ends.
 """
 
 from __future__ import annotations
@@ -9,18 +10,17 @@ import contextlib
 import os
 import signal
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from omniray.coordinator.cluster import Place, find
 from omniray.coordinator.service import QUEUE_OWNERS_MAX
-from omniray.coordinator.stress.fault_proxy import FaultProxy
+from omniray.coordinator.stress.fault_proxy import FaultProxy, Weather
 from omniray.coordinator.stress.history import NOBODY, Disturbed, HistoryFile
 from omniray.coordinator.stress.nodes import Nodes, pid_of
 from omniray.coordinator.stress.processes import Writers
 from omniray.coordinator.stress.schedule import (
-    AddNode,
     BreakStore,
     Disturbance,
     Due,
@@ -28,10 +28,10 @@ from omniray.coordinator.stress.schedule import (
     KillActor,
     KillWriter,
     LoseNode,
-    MendStore,
     Role,
-    Thaw,
 )
+
+Mend = Callable[[], None]
 
 
 class Chaos:
@@ -47,51 +47,72 @@ class Chaos:
         proxy: FaultProxy | None,
         history: HistoryFile,
     ) -> None:
-        self._schedule = deque(schedule)
+        self._schedule = list(schedule)
         self._writers, self._place, self._nodes, self._proxy, self._history = writers, place, nodes, proxy, history
+        self._broken: dict[type[Disturbance], tuple[float, Mend]] = {}  # until when, and what mends it
         self._frozen: dict[str, int] = {}
+        self._acknowledged = 0  # writes, when somebody was last disturbed
         self.kills = self.faults = 0
 
-    def tick(self, elapsed_s: float) -> None:
-        """Carry out all that is due."""
-        while self._schedule and self._schedule[0].at_s <= elapsed_s:
-            self._carry_out(self._schedule.popleft().disturbance)
+    def tick(self, elapsed_s: float, acknowledged: int) -> None:
+        """Mend and break all that is due, `acknowledged` writes into the run."""
+        for kind, (until_s, mend) in list(self._broken.items()):
+            if until_s <= elapsed_s:
+                del self._broken[kind]
+                mend()
+        for due in [due for due in self._schedule if due.at_s <= elapsed_s]:
+            waits_for_life = due.patient and acknowledged <= self._acknowledged
+            if not waits_for_life and type(due.disturbance) not in self._broken:
+                self._schedule.remove(due)
+                self._carry_out(due.disturbance, elapsed_s)
+                self._acknowledged = acknowledged
 
     def end(self) -> None:
-        """Leave nothing broken: carry out what ends a disturbance, and none that begins one."""
-        for due in self._schedule:
-            if isinstance(due.disturbance, Thaw | AddNode | MendStore):
-                self._carry_out(due.disturbance)
+        """Leave nothing broken, and break nothing more."""
         self._schedule.clear()
+        for _, mend in self._broken.values():
+            mend()
+        self._broken.clear()
 
-    def _carry_out(self, disturbance: Disturbance) -> None:
+    def _carry_out(self, disturbance: Disturbance, elapsed_s: float) -> None:
         match disturbance:
             case KillWriter(lot):
                 if (number := self._writers.kill(lot)) is not None:
                     self._note("kill", f"writer {number}")
             case KillActor(role, lot):
+                self._kill(self._name(role, lot))
+            case Freeze(role, lot, seconds):
                 name = self._name(role, lot)
-                if (pid := self._frozen.get(name) or pid_of(name)) and _signal(pid, signal.SIGKILL):
-                    self._note("kill", f"{name} (process {pid})")
-            case Freeze(role, lot):
-                name = self._name(role, lot)
-                if (pid := pid_of(name)) and _signal(pid, signal.SIGSTOP):
-                    self._frozen[name] = pid
-                    self._note("fault", f"{name} (process {pid}) frozen")
-            case Thaw():
-                for pid in self._frozen.values():
-                    _signal(pid, signal.SIGCONT)
-                self._frozen.clear()
-            case LoseNode():
+                self._freeze(name)
+                self._broken[Freeze] = elapsed_s + seconds, partial(self._thaw, name)
+            case LoseNode(seconds):
                 self._nodes.lose()
                 self._note("kill", "second node")
-            case AddNode():
-                self._nodes.add()
-            case BreakStore(weather):
-                self._weather().set_weather(weather)
+                self._broken[LoseNode] = elapsed_s + seconds, self._nodes.add
+            case BreakStore(weather, seconds):
+                self._set_weather(weather)
                 self._note("fault", f"store: {weather}")
-            case MendStore():
-                self._weather().set_weather(None)
+                self._broken[BreakStore] = elapsed_s + seconds, partial(self._set_weather, None)
+
+    def _kill(self, name: str) -> None:
+        pid = self._frozen.get(name) or pid_of(name)  # one that is frozen answers nobody
+        if pid is not None and _signal(pid, signal.SIGKILL):
+            self._note("kill", f"{name} (process {pid})")
+
+    def _freeze(self, name: str) -> None:
+        pid = pid_of(name)
+        if pid is not None and _signal(pid, signal.SIGSTOP):
+            self._frozen[name] = pid
+            self._note("fault", f"{name} (process {pid}) frozen")
+
+    def _thaw(self, name: str) -> None:
+        pid = self._frozen.pop(name, None)
+        if pid is not None:
+            _signal(pid, signal.SIGCONT)
+
+    def _set_weather(self, weather: Weather | None) -> None:
+        assert self._proxy is not None, "the store is only broken where there is a proxy"
+        self._proxy.set_weather(weather)
 
     def _name(self, role: Role, lot: int) -> str:
         """The name of an actor of the role; of queue owners the one that the lot falls on."""
@@ -104,10 +125,6 @@ class Chaos:
                 names = [self._place.queues(number) for number in range(QUEUE_OWNERS_MAX)]
                 made = [name for name in names if find(name) is not None] or names
                 return made[lot % len(made)]
-
-    def _weather(self) -> FaultProxy:
-        assert self._proxy is not None, "the store is only broken where there is a proxy"
-        return self._proxy
 
     def _note(self, what: Literal["kill", "fault"], target: str) -> None:
         self.kills += what == "kill"

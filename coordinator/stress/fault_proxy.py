@@ -74,12 +74,19 @@ def running_proxy(target: str, seed: int) -> Iterator[FaultProxy]:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(START_TIMEOUT_S):
-            raise StorageError(f"the proxy before {target} did not start within {START_TIMEOUT_S:.0f} s; try again")
-        yield FaultProxy(ours.recv(), ours)
+        yield FaultProxy(_heard(ours, target), ours)
     finally:
         ours.close()
         process.join(STOP_TIMEOUT_S)
+
+
+def _heard(pipe: Connection, target: str) -> str:
+    try:
+        if pipe.poll(START_TIMEOUT_S):
+            return str(pipe.recv())
+    except EOFError as error:
+        raise StorageError(f"the proxy before {target} did not start: its error is above") from error
+    raise StorageError(f"the proxy before {target} did not start within {START_TIMEOUT_S:.0f} s; try again")
 
 
 def run_proxy(target: str, seed: int, pipe: Connection) -> None:

@@ -75,8 +75,8 @@ def run_stress(plan: Plan, tell: Callable[[Progress], None]) -> Report:
     """Carry out a plan and judge what became of it; the graph stays, and nobody serves it any more."""
     if any(plan.folder.glob("*.jsonl")):
         raise InputError(f"there are histories in {plan.folder} already: give a folder of its own to each run")
-    plan.folder.mkdir(parents=True, exist_ok=True)
     graphs.init(plan.uri, schema=SCHEMA, storage_options=plan.storage_options, actor="stress").close()
+    plan.folder.mkdir(parents=True, exist_ok=True)
     with _store_in_weather(plan) as proxy, running_nodes() as nodes:
         _write(plan, nodes, proxy, tell)
     with graphs.open(plan.uri, storage_options=plan.storage_options, read_only=True) as graph:
@@ -122,11 +122,12 @@ def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progres
     writers.send_off(plan.seconds)
     try:
         while (elapsed_s := time.monotonic() - began) < plan.seconds:
-            chaos.tick(elapsed_s)
+            acknowledged = counter.count()
+            chaos.tick(elapsed_s, acknowledged)
             writers.tend()
             if elapsed_s - told_s >= TELL_EVERY_S:
                 told_s = elapsed_s
-                tell(Progress(elapsed_s, counter.count(), chaos.kills, chaos.faults))
+                tell(Progress(elapsed_s, acknowledged, chaos.kills, chaos.faults))
             time.sleep(TICK_S)
     finally:
         chaos.end()

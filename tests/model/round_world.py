@@ -66,7 +66,8 @@ class Write:
 
     @cached_property
     def ticket(self) -> Ticket:
-        return Ticket(self.write_id, self.tenant, self.rows, 10 * self.rows, self.alone)
+        tables = None if self.verb == "delete" else frozenset({TABLE})
+        return Ticket(self.write_id, self.tenant, self.rows, 10 * self.rows, self.alone, tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,14 @@ class Weather:
     suspicion: float = 0.0  # a publisher is started though another one serves
     meddling: float = 0.0  # somebody else extends the line, or takes it over
     impatience: float = 0.0  # a client gives up waiting
+    standstill: float = 0.0  # the table stands still for a write
     confusion: float = 0.0  # a client sends to a publisher that may have been fenced
 
 
 # Troubles that do harm only where they meet, which is rare where everything else happens too.
 LATE_ANSWERS = Weather(slow=0.3, slow_job="commit", meddling=0.08)
 LATE_NEWS = Weather(slow=0.2, slow_job="stage", cold=0.3, meddling=0.08)
+MANY_ATTEMPTS = Weather(cold=0.4, drift=0.3)
 
 
 def _any_weather(rng: random.Random) -> Weather:
@@ -122,11 +125,11 @@ def _any_weather(rng: random.Random) -> Weather:
         return rng.choice(rates)
 
     if rng.random() < 0.3:
-        return rng.choice((LATE_ANSWERS, LATE_NEWS))
+        return rng.choice((LATE_ANSWERS, LATE_ANSWERS, LATE_NEWS, MANY_ATTEMPTS))
     return Weather(
         store=some(0, 0.03, 0.1), slow=some(0, 0.1, 0.3), cold=some(0, 0.05, 0.2), drift=some(0, 0.1, 0.3),
         crash=some(0, 0, 0.01), suspicion=some(0, 0, 0.02), meddling=some(0, 0, 0.03),
-        impatience=some(0, 0.02), confusion=some(0, 0.3),
+        impatience=some(0, 0.02), standstill=some(0, 0, 0.03), confusion=some(0, 0.3),
     )  # fmt: skip
 
 
@@ -183,7 +186,8 @@ class World:
         self.tally: Counter[str] = Counter()
         self._numbers = itertools.count(1)
         self._extend(BIRTH, Content())
-        span = 0 if self.is_saturated else rng.choice((0, TURMOIL_STEPS))
+        trickles = self.weather is LATE_ANSWERS or rng.random() < 0.5
+        span = TURMOIL_STEPS if trickles and not self.is_saturated else 0
         wishes = _wishes(rng, self.is_saturated)
         self.errands = [Errand(write, not_before=rng.randint(0, span)) for write in wishes]
         self.writes |= {errand.write.write_id: errand.write for errand in self.errands}
@@ -330,6 +334,10 @@ class World:
             self._meddle()
         if self.is_unlucky(self.weather.impatience):
             self._give_up(self.rng.choice(self.errands))
+        if self.is_unlucky(self.weather.standstill):
+            errand = self.rng.choice(self.errands)
+            if errand.at is not None:
+                errand.at.reserve(errand.write.write_id)
 
     def _crash(self, publisher: Publisher) -> None:
         """Its memory is gone; what it was putting may arrive all the same."""
@@ -419,8 +427,9 @@ class Publisher:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.rounds = r.Rounds(world.limits, gathers=world.rng.random() < 0.7)
+        self.rounds = r.Rounds(world.limits, gathers=world.rng.random() < 0.5)
         self.is_alive, self.is_ready, self.has_ended = True, False, False
+        self.has_favoured = False  # a write that tables stood still for went first: from then on the order is its own
         self.tip = BIRTH
         self.known: set[str] = set()  # operations that it has seen in the line
         self.committed: set[str] = set()
@@ -440,6 +449,11 @@ class Publisher:
         waiting = Waiting(write, len(self.world.moments) - 1, next(self._arrivals))
         self.waiting[write.write_id] = waiting
         self.dispatch(r.Submitted(write.ticket))
+
+    def reserve(self, write_id: str) -> None:
+        self.has_favoured = True
+        self.dispatch(r.Reserved(write_id, frozenset({TABLE})))
+        self.world.start(self, _after_a_while(r.Unreserved(write_id)))
 
     def dispatch(self, event: r.Event) -> None:
         self.has_ended = self.has_ended or isinstance(event, r.Ended)
@@ -654,7 +668,8 @@ class Publisher:
         for tenant in {one.write.tenant for one in taken}:
             arrivals = [one.arrival for one in taken if one.write.tenant == tenant]
             behind = [one.arrival for one in left if one.write.tenant == tenant]
-            if arrivals != sorted(arrivals) or (behind and min(behind) < max(arrivals)):
+            is_late = behind and min(behind) < max(arrivals)
+            if (arrivals != sorted(arrivals) or is_late) and not self.has_favoured:
                 raise Violation(f"the writes of {tenant} are taken in the order {arrivals}, and {behind} wait")
         if any(ticket.alone for ticket in tickets) and len(tickets) > 1:
             raise Violation(f"{[ticket.intent_id for ticket in tickets]} share a round that one wants for itself")
@@ -663,7 +678,7 @@ class Publisher:
         self._check_shares(tickets, {one.write.tenant for one in left})
 
     def _check_shares(self, tickets: tuple[Ticket, ...], backlogged: set[str]) -> None:
-        if any(ticket.alone for ticket in tickets):  # such a round is a turn, whatever it costs
+        if self.has_favoured or any(ticket.alone for ticket in tickets):  # a round of one's own is a turn
             backlogged = set()
         costs = Counter[str]()
         for ticket in tickets:

@@ -144,9 +144,9 @@ def _put_behind(self: TenantQueue, tickets: Iterable[Ticket]) -> None:
         self.push(ticket)
 
 
-def _forget_credit(self: TenantQueue, limits: RoundLimits) -> list[Ticket]:
+def _forget_credit(self: TenantQueue, *arguments: Any) -> list[Ticket]:
     self._credit.clear()
-    return _TAKE(self, limits)
+    return _TAKE(self, *arguments)
 
 
 def _stay_in_front(self: TenantQueue, tenant: str) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 import omniray
+from omniray.coordinator.cluster import ray
+from omniray.coordinator.service import serve
+from omniray.coordinator.stress.nodes import Nodes, running_nodes
 from omniray.engine.failpoints import Action, Point, armed, kill
-from tests.graphs import AGE, CITY, INSERT_CITY, PERSON
+from tests.graphs import AGE, CITY, INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
 from tests.ray.world import TIMEOUT_S, Served, add, quiet_ray
-
 
 PROCESSES = 3
 
@@ -43,16 +46,19 @@ def all_at_once(members: Sequence[Member], verb: str, *arguments: Any) -> list[A
 
 def _drive(pipe: Connection, name: str) -> None:
     with quiet_ray():
-        driver = _Driver(name)
-        while True:
-            try:
-                verb, arguments = pipe.recv()
-            except EOFError:
-                return driver.close()
-            try:
-                pipe.send(getattr(driver, verb)(*arguments))
-            except Exception as error:
-                pipe.send(error)
+        _obey(pipe, _Driver(name))
+
+
+def _obey(pipe: Connection, driver: _Driver) -> None:
+    while True:
+        try:
+            verb, arguments = pipe.recv()
+        except EOFError:
+            return driver.close()
+        try:
+            pipe.send(getattr(driver, verb)(*arguments))
+        except Exception as error:
+            pipe.send(error)
 
 
 class _Driver:
@@ -132,3 +138,69 @@ def _die_while_loading(pipe: Connection, uri: str, options: dict[str, str], addr
     with quiet_ray(), armed({Point.STAGE_AFTER_ROWS: Action(kill)}):
         client = omniray.connect(uri, storage_options=options, address=address)
         client.load([{"name": f"lost-{number}"} for number in range(rows)], type="Person")
+
+
+# Another cluster
+
+
+@contextmanager
+def other_cluster() -> Iterator[Member]:
+    """A process that is the driver of a Ray of its own, and can be told what a client process can be told, and more."""
+    member = Member(_keep_cluster)
+    try:
+        yield member
+    finally:
+        member.end()
+
+
+def _keep_cluster(pipe: Connection) -> None:
+    with quiet_ray(), running_nodes() as nodes:
+        _obey(pipe, _Keeper(nodes))
+
+
+class _Keeper(_Driver):
+    """A driver that has a cluster: it serves graphs from there, and can lose a node of it."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        super().__init__("keeper")
+        self._nodes = nodes
+
+    def address(self) -> str:
+        return self._nodes.address
+
+    def serve(self, uri: str, options: dict[str, str], take_over: bool) -> None:
+        with omniray.open(uri, storage_options=options, read_only=True) as graph:
+            self._service = serve(graph, uri, options, self._nodes.address, take_over=take_over)
+        self.connect(uri, options, self._nodes.address)
+
+    def down(self) -> None:
+        self._service.down(TIMEOUT_S)
+
+    def add_node(self) -> None:
+        self._nodes.add()
+
+    def leave_first_node(self) -> None:
+        """Have the publisher restarted until it is on the second node: Ray places it as it likes."""
+        here = ray().get_runtime_context().get_node_id()
+        while self._node_of_publisher() == here:
+            ray().kill(self._service.publisher, no_restart=False)
+
+    def add_while_the_node_is_lost(self, count: int) -> list[str | None]:
+        """Insert people; after the first one the second node dies. The commit ids."""
+        first = add(self._client, "node-0")
+        others = [self._client.submit_mutate(INSERT, {"name": f"node-{n}", "age": None}) for n in range(1, count)]
+        self._nodes.lose()
+        return [first.commit_id, *(future.result().commit_id for future in others)]
+
+    def _node_of_publisher(self) -> str:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return str(ray().get(self._service.publisher.__ray_call__.remote(_node)))
+            except ray().exceptions.RayError:
+                assert time.monotonic() < deadline, "the publisher does not come back"
+                time.sleep(0.1)
+
+
+def _node(actor: object) -> str:
+    return str(ray().get_runtime_context().get_node_id())

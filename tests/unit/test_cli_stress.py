@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ LOST = Violation(Rule.LOST_COMMIT, "01 was acknowledged and is not in the lineag
 
 def report_of(plan: Plan, *violations: Violation) -> Report:
     return summarise((), FinalGraph(dict.fromkeys(ROW_TYPES, ()), (), ()), Verdict(violations), seed=plan.seed)
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs keep what is temporary."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -98,11 +108,11 @@ def test_a_seed_is_drawn_where_none_is_given(runs: Any) -> None:
     assert plans[0].seed != plans[1].seed
 
 
-def test_a_graph_that_is_there_is_not_written_to(tmp_path: Path) -> None:
-    """Without Ray: what can't be done is said before anything is started."""
+def test_a_graph_that_is_there_is_left_alone(tmp_path: Path, scratch: Path) -> None:
     omniray.init(tmp_path / "graph", schema=SCHEMA).close()
-    answer = omniray_command("stress", "--uri", tmp_path / "graph", "--keep", tmp_path / "kept", "--json")
+    answer = omniray_command("stress", "--uri", tmp_path / "graph", "--json")
     assert (answer.code, answer.error["kind"]) == (3, "exists")
+    assert list(scratch.iterdir()) == []
 
 
 def test_histories_of_another_run_are_not_mixed_with_new_ones(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The proxy before the store: fair weather changes nothing, and in bad weather each request meets what was announced."""
+"""The proxy before the store: fair weather changes nothing, bad weather does to requests what was announced."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
 
 
 def _set_weather(proxy: FaultProxy, weather: Weather | None) -> None:
-    """Change the weather, and wait until the change has been heard: 'missing' is asked until it answers as it should."""
+    """Change the weather, and wait until the change has been heard: a request is answered as it should be."""
     proxy.set_weather(weather)
     expected = {StoreFault.INTERNAL_ERROR: 500, StoreFault.SLOW_DOWN: 503}.get(weather.fault if weather else None, 404)
     while weather is None or weather.fault in (StoreFault.INTERNAL_ERROR, StoreFault.SLOW_DOWN):

@@ -1,0 +1,93 @@
+"""A coordinator's process in the background: started by a command that ends when it serves, and seen by its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omniray.engine.errors import Unreachable
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+READ_EVERY_S = 0.1
+LINES_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A coordinator's process in the background; `said` is its document, once it serves."""
+
+    pid: int
+    log: Path
+    said: dict[str, Any]
+
+
+def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S) -> Detached:
+    """Run a command in the background and wait for the JSON document that it writes when it serves.
+
+    Raises `Unreachable` with the end of its log if it ends before, or is ended since it takes too long.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        begins = sink.tell()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+    try:
+        said = _wait_for_document(process, log, begins, timeout_s)
+    except BaseException:
+        _stop(process)
+        raise
+    if said.get("joined"):  # it would watch what another process looks after
+        _stop(process)
+    return Detached(process.pid, log, said)
+
+
+def log_of(graph_id: str) -> Path:
+    """Where the process in the background that serves a graph writes."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "omniray", f"up-{graph_id}.log")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wait_for_document(process: subprocess.Popen[bytes], log: Path, begins: int, timeout_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        code = process.poll()
+        lines = _lines(log, begins)
+        if said := next(_documents(lines), None):
+            return said
+        if code is not None or time.monotonic() > deadline:
+            what = f"gave no answer in {timeout_s:g} s" if code is None else f"ended with exit code {code}"
+            shown = "".join(f"\n    {line}" for line in lines[-LINES_SHOWN:])
+            raise Unreachable(f"the coordinator {what} before it served; {log} ends with:{shown}", log=str(log))
+        time.sleep(READ_EVERY_S)
+
+
+def _lines(log: Path, begins: int) -> list[str]:
+    """The lines that are complete."""
+    with log.open("rb") as source:
+        source.seek(begins)
+        return source.read().decode(errors="replace").rpartition("\n")[0].splitlines()
+
+
+def _documents(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and "epoch" in said:
+            yield said

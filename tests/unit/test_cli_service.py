@@ -1,0 +1,400 @@
+"""The verbs of the coordinator as far as they need no Ray: what they show, how they end, what they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omniray
+from omniray.coordinator import background, cli_status, cluster, service, upkeep
+from omniray.coordinator.actors import Status
+from omniray.coordinator.cli_output import Output
+from omniray.coordinator.cli_service import _watch
+from omniray.coordinator.cli_status import Lookout
+from omniray.coordinator.gauges import Rates
+from omniray.coordinator.upkeep import DOUBTS_MAX, Fate, Sighting
+from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.errors import Fenced, StorageError, Unreachable
+from omniray.engine.identity import new_ulid
+from omniray.engine.manifest import Manifest
+from omniray.engine.owner import Incarnation, take_over
+from omniray.engine.process import Process, this_process
+from omniray.engine.store import open_store
+from omniray.engine.tip import Tip
+from tests.commands import TIMEOUT_S, environment, omniray_command, run
+from tests.graphs import new_graph
+from tests.stores import Root
+
+HERE = "10.0.0.1:6379"
+STATUS = Status(
+    uri="s3://bucket/social",
+    address=HERE,
+    owner=str(Incarnation("01K9ZQ5T7Z0000000000000000", Process("head/boot/pid", 77, "1"), HERE)),
+    epoch=3,
+    seq=1041,
+    head="01K9ZQ5T7Z0000000000000001",
+    waiting=12,
+    rounds=1000,
+    commits=32000,
+    refusals={"overloaded": 1, "key_conflict": 1200},
+    rates=Rates(20.0, 640.0, 32.0, 48.0, 95.5, 3.0, 22.0, 21.0),
+    finalised_through=1039,
+    drifted=(),
+    recovered=1,
+    queue_owners=4,
+)
+HEAVY = ("lance", "duckdb", "pyarrow", "numpy", "s3fs", "rich", "ray")
+
+
+@pytest.fixture
+def graph(disk: Root) -> str:
+    with new_graph(disk) as graph:
+        return graph.uri
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def owned_by(uri: str, owner: Incarnation) -> None:
+    """Let somebody own the line, as a coordinator does."""
+    store = open_store(uri)
+    log = CommitLog(store, MAIN_BRANCH)
+    newest = log.newest()
+    assert newest is not None
+    take_over(Tip(log, Manifest(store, MAIN), newest), str(owner))
+    store.close()
+
+
+# What is shown
+
+
+def test_a_person_reads_what_a_coordinator_does() -> None:
+    assert dict(cli_status.rows(STATUS)) == {
+        "graph": "s3://bucket/social",
+        "address": HERE,
+        "owner": "process 77 on head, epoch 3",
+        "line": "1,041 objects, head 01K9ZQ5T7Z0000000000000001",
+        "waiting": "12 writes, 4 owners of write queues",
+        "rounds": "1,000, 20.0/s",
+        "commits": "32,000, 640.0/s, 32.0 in a round",
+        "latency": "48.0 ms a round (95.5 ms p99): judge 3.0, stage 22.0, put 21.0",
+        "refused": "1,200 key_conflict, 1 overloaded",
+        "Phase D": "2 objects behind",
+        "recovered": "1 operation",
+        "drifted": "no table",
+    }
+
+
+def test_a_drifted_table_is_shown_with_what_to_do() -> None:
+    shown = dict(cli_status.rows(replace(STATUS, drifted=("node:Person",))))
+    assert shown["drifted"] == "node:Person; 'omniray repair' shows what"
+
+
+def test_a_program_reads_everything_there_is() -> None:
+    document = cli_status.document(STATUS)
+    assert document["rates"]["commits_per_s"] == 640.0
+    assert document["pending_finalisations"] == 2
+    assert set(document) == {*Status.__dataclass_fields__, "pending_finalisations"}
+
+
+class _Seen(Lookout):
+    """Shows what it was given, then Ctrl-C."""
+
+    def __init__(self, *seen: Status | StorageError) -> None:
+        self._seen = seen
+
+    def keep_looking(self) -> Iterator[Status | StorageError]:
+        yield from self._seen
+        raise KeyboardInterrupt
+
+
+def test_watching_shows_a_coordinator_that_is_away_and_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    _watch(Output(as_json=False), _Seen(STATUS, Unreachable("no answer"), STATUS))
+    out, err = capfd.readouterr()
+    assert (out.count("32,000, 640.0/s"), out.count("no answer"), err) == (2, 1, "")
+
+
+def test_watching_for_a_program_is_one_line_each_time(capfd: pytest.CaptureFixture[str]) -> None:
+    _watch(Output(as_json=True), _Seen(STATUS, Unreachable("no answer")))
+    first, second = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (first["epoch"], second["error"]["kind"]) == (3, "unreachable")
+
+
+class _Mortal:
+    """A service that answers once."""
+
+    def __init__(self) -> None:
+        self._answers: list[Status] = [STATUS]
+
+    def status(self, timeout_s: float) -> Status:
+        if not self._answers:
+            raise Unreachable("gone")
+        return self._answers.pop()
+
+
+def test_a_coordinator_that_went_away_is_looked_for_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to a Ray that is gone must not be kept: Ray ends the process for it after a while."""
+    done: list[str] = []
+    monkeypatch.setattr(service, "find", lambda *_: done.append("find") or _Mortal())
+    monkeypatch.setattr(cluster, "leave", lambda: done.append("leave"))
+    lookout = Lookout(None, "", {})  # type: ignore[arg-type]
+    assert lookout.look() == STATUS
+    with pytest.raises(Unreachable, match="gone"):
+        lookout.look()
+    assert lookout.look() == STATUS
+    assert done == ["find", "leave", "find"]
+
+
+# Graphs without a coordinator
+
+
+def test_status_without_a_coordinator_says_how_to_start_one(graph: str) -> None:
+    answer = omniray_command("status", graph)
+    assert (answer.code, answer.out) == (5, "")
+    assert answer.err == (
+        "error: no coordinator serves this graph: start one with 'omniray up', or write to it without one\n"
+    )
+    assert omniray_command("status", graph, "--json").error["kind"] == "unreachable"
+
+
+def test_there_is_nothing_to_take_down_where_no_coordinator_is(graph: str) -> None:
+    assert run("down", graph).out == "no coordinator serves this graph\n"
+    assert run("down", graph, "--json").document == {"uri": graph, "address": None}
+
+
+@pytest.mark.parametrize("verb", ["up", "status", "down"])
+def test_a_graph_that_is_not_there_is_bad_input(disk: Root, verb: str) -> None:
+    answer = omniray_command(verb, f"{disk.uri}/nowhere", "--json")
+    assert (answer.code, answer.error["kind"]) == (3, "not_found")
+
+
+@pytest.mark.parametrize("verb", ["status", "down"])
+def test_a_coordinator_elsewhere_that_does_not_answer_is_told_with_what_to_do(
+    graph: str, closed_port: int, verb: str
+) -> None:
+    owned_by(graph, Incarnation(new_ulid(), Process("elsewhere", 1, "1"), f"127.0.0.1:{closed_port}"))
+    answer = omniray_command(verb, graph, "--json")
+    assert (answer.code, answer.error["kind"]) == (5, "unreachable")
+    assert "'omniray up --take-over'" in answer.error["message"]
+    assert "'omniray recover --take-over'" in answer.error["message"]
+
+
+def test_a_coordinator_that_is_known_to_be_dead_is_none(graph: str, closed_port: int) -> None:
+    dead = Process(this_process().host, this_process().pid, "long ago")
+    owned_by(graph, Incarnation(new_ulid(), dead, f"127.0.0.1:{closed_port}"))
+    assert omniray_command("status", graph).code == 5
+    assert run("down", graph).out == "no coordinator serves this graph\n"
+
+
+def test_a_coordinator_elsewhere_is_not_replaced_unless_that_is_asked_for(graph: str, closed_port: int) -> None:
+    owned_by(graph, Incarnation(new_ulid(), Process("elsewhere", 1, "1"), f"127.0.0.1:{closed_port}"))
+    answer = omniray_command("up", graph, "--json")
+    assert (answer.code, answer.error["kind"]) == (5, "unreachable")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["up", "--help"], ["status", "--help"], ["down", "--help"]], ids=lambda one: one[0]
+)
+def test_help_imports_nothing_heavy_and_shows_examples(arguments: list[str]) -> None:
+    answer = _modules_after(HEAVY, *arguments)
+    assert answer.stderr == "[]\n"
+    assert "--json" in answer.stdout
+    assert f"Examples:\n    omniray {arguments[0]}" in answer.stdout
+
+
+@pytest.mark.parametrize("verb", ["status", "down", "snapshot"])
+def test_ray_is_not_imported_where_there_is_no_coordinator(graph: str, verb: str) -> None:
+    assert _modules_after(("ray",), verb, graph, "--json").stderr.splitlines()[-1] == "[]"
+
+
+def _modules_after(names: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command, which says at last which of some modules it has imported."""
+    code = (
+        "import sys, omniray.coordinator.cli as cli\n"
+        "try:\n    cli.app(sys.argv[1:])\n"
+        f"finally:\n    print(sorted(set({names!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment())
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(
+    ("line_is_at", "ray_answers", "has_publisher", "fate"),
+    [
+        (HERE, True, True, Fate.SERVING),
+        (HERE, True, False, Fate.LOST),
+        (HERE, False, False, Fate.LOST),
+        (None, True, False, Fate.TAKEN_DOWN),
+        (None, True, True, Fate.FENCED),
+        ("10.0.0.2:6379", True, True, Fate.FENCED),
+        ("10.0.0.2:6379", True, False, Fate.FENCED),
+    ],
+)
+def test_what_became_of_a_coordinator_is_told_from_its_line_and_its_ray(
+    line_is_at: str | None, ray_answers: bool, has_publisher: bool, fate: Fate
+) -> None:
+    assert Sighting(line_is_at, ray_answers, has_publisher).fate(HERE) is fate
+
+
+SERVING = Sighting(HERE, True, True)
+DOWN = Sighting(None, True, False)
+DRAINED = Sighting(None, True, True)
+
+
+def staying(*sightings: Sighting | StorageError) -> Fate:
+    """Stay while there is something to see; then somebody asks to end."""
+    asked, left = threading.Event(), list(sightings)
+
+    def look() -> Sighting:
+        seen = left.pop(0)
+        if not left:
+            asked.set()
+        if isinstance(seen, StorageError):
+            raise seen
+        return seen
+
+    return upkeep.stay(look, HERE, asked, every_s=0)
+
+
+def test_up_stays_until_it_is_asked_to_end() -> None:
+    assert staying(*[SERVING] * 50) is Fate.SERVING
+
+
+def test_up_ends_with_a_coordinator_that_was_taken_down() -> None:
+    assert staying(SERVING, DRAINED, DRAINED, DOWN, SERVING) is Fate.TAKEN_DOWN
+
+
+def test_up_ends_when_it_was_fenced_for_good() -> None:
+    assert staying(*[DRAINED] * (DOUBTS_MAX + 1)) is Fate.FENCED
+
+
+def test_up_outlasts_what_passes() -> None:
+    almost = [DRAINED] * (DOUBTS_MAX - 1)
+    assert staying(*almost, SERVING, *almost, SERVING) is Fate.SERVING
+
+
+def test_up_outlasts_a_store_that_fails() -> None:
+    assert staying(*[StorageError("no route")] * 50, SERVING) is Fate.SERVING
+
+
+class _Ended:
+    """A service that remembers how it was ended."""
+
+    address = HERE
+
+    def __init__(self) -> None:
+        self.how: list[str] = []
+
+    def down(self, timeout_s: float) -> None:
+        self.how.append("drained")
+
+    def end(self) -> None:
+        self.how.append("ended")
+
+
+@pytest.mark.parametrize(
+    ("fate", "how"),
+    [(Fate.SERVING, ["drained"]), (Fate.FENCED, ["ended"]), (Fate.TAKEN_DOWN, []), (Fate.LOST, [])],
+)
+def test_only_a_coordinator_that_serves_is_drained(fate: Fate, how: list[str]) -> None:
+    ended: Any = _Ended()
+    upkeep.end(fate, ended, 1.0)
+    assert ended.how == how
+
+
+@pytest.mark.parametrize(("fate", "error"), [(Fate.FENCED, Fenced), (Fate.LOST, Unreachable)])
+def test_an_end_that_nobody_asked_for_is_an_error(graph: str, fate: Fate, error: type[StorageError]) -> None:
+    ended: Any = _Ended()
+    with omniray.open(graph, read_only=True) as opened:
+        for fine in (Fate.SERVING, Fate.TAKEN_DOWN):
+            upkeep.refuse_lost(fine, opened, ended)
+        with pytest.raises(error, match=HERE):
+            upkeep.refuse_lost(fate, opened, ended)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_to_end_and_the_second_one_has_its_usual_effect(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with upkeep.asked_by_signals() as asked:
+        assert signal.getsignal(number) != before
+        os.kill(os.getpid(), number)
+        assert asked.wait(TIMEOUT_S)
+        assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == before
+
+
+# In the background
+
+
+def detach(tmp_path: Path, code: str, timeout_s: float = TIMEOUT_S) -> background.Detached:
+    return background.detach([sys.executable, "-c", code], tmp_path / "cache" / "up.log", timeout_s)
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_process_in_the_background_is_left_when_it_serves(tmp_path: Path) -> None:
+    code = "import time; print('noise', flush=True); print('{\"epoch\": 7}', flush=True); time.sleep(600)"
+    detached = detach(tmp_path, code)
+    try:
+        assert detached.said == {"epoch": 7}
+        assert os.getsid(detached.pid) == detached.pid, "it survives the terminal"
+        assert detached.log.read_text() == 'noise\n{"epoch": 7}\n'
+    finally:
+        end(detached.pid)
+
+
+def test_a_process_that_ends_before_it_serves_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "up.log").write_text('{"epoch": 1}\nof an earlier one\n')
+    with pytest.raises(Unreachable, match="exit code 4") as caught:
+        detach(tmp_path, "import sys; [print('line', n) for n in range(12)]; sys.exit(4)")
+    shown = caught.value.message.splitlines()[1:]
+    assert shown == [f"    line {n}" for n in range(2, 12)]
+
+
+def test_a_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(Unreachable, match=r"no answer in 2 s"):
+        detach(tmp_path, code, timeout_s=2)
+    if pid.exists():  # else it was ended before it could begin
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
+
+
+def test_a_process_that_would_only_watch_is_ended(tmp_path: Path) -> None:
+    detached = detach(tmp_path, 'import time; print(\'{"epoch": 7, "joined": true}\', flush=True); time.sleep(600)')
+    with pytest.raises(ProcessLookupError):
+        os.kill(detached.pid, 0)
+
+
+def test_the_log_lies_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert background.log_of("01K9") == Path("/home/ann/.cache/omniray/up-01K9.log")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert background.log_of("01K9") == Path("/cache/omniray/up-01K9.log")
