@@ -31,6 +31,7 @@ from omniray.coordinator.rounds import (
     Instruction,
     Judge,
     Limits,
+    Overtaken,
     Pause,
     Refuse,
     Release,
@@ -41,6 +42,7 @@ from omniray.coordinator.rounds import (
     Submitted,
     Unreserved,
 )
+from omniray.coordinator.table_queues import Cold
 from omniray.engine.errors import (
     Moved,
     OmnirayError,
@@ -48,7 +50,6 @@ from omniray.engine.errors import (
     Overloaded,
     PayloadMismatch,
     SchemaMismatch,
-    StorageError,
     TableDrift,
 )
 from omniray.engine.line import CommitObject
@@ -74,6 +75,9 @@ class _Waiting:
 
     what: Request | Remark
     answer: Future[WriteAnswer] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.answer.set_running_or_notify_cancel()  # a caller may stop waiting, but its write is not taken back so
 
 
 class Publisher:
@@ -212,7 +216,8 @@ class Publisher:
             case Discard(number):
                 self._steps.discard(self._under_way.pop(number))
             case Refuse(intent_id, error, overload):
-                self._answer(intent_id, error or _overloaded(overload, self.gauges.retry_after_s))
+                refusal = error or _overloaded(overload, self.gauges.retry_after_s)
+                self._answer(intent_id, _unknown(intent_id) if isinstance(error, OutcomeUnknown) else refusal)
             case Pause(seconds):
                 self._later(seconds, Resumed())
             case Gather(number):
@@ -229,12 +234,18 @@ class Publisher:
                 event = step(round)
             except OutcomeUnknown as error:
                 event = Ended(error)
+            except Cold:
+                event = Overtaken(round.number)
             except OmnirayError as error:
                 event = Failed(round.number, error)
             except BaseException as error:  # a bug: tell those who wait, rather than let them wait for ever
                 log.exception("event=publisher_failed round=%d", round.number)
-                event = Ended(StorageError(f"a bug in omniray ended the publisher: {error!r}; nothing more is known"))
-            self._dispatch(event)
+                event = Ended(_bug(error))
+            try:
+                self._dispatch(event)
+            except BaseException as error:
+                log.exception("event=publisher_failed round=%d", round.number)
+                self._dispatch(Ended(_bug(error)))
 
         self._pool.submit(run)
 
@@ -278,6 +289,17 @@ def _accepted(request: Request, resolution: Resolution, landed: CommitObject | N
         request.header.commit_id, affected.nodes, affected.edges, resolution.rejected, versions=versions
     )
     return WriteAnswer(result, resolution.unfit)
+
+
+def _unknown(commit_id: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the publisher ended while write {commit_id} was under way: it may have landed; send it again with this id",
+        txn_id=commit_id,
+    )
+
+
+def _bug(error: BaseException) -> OutcomeUnknown:
+    return OutcomeUnknown(f"a bug in omniray ended the publisher: {error!r}", txn_id="")
 
 
 def _overloaded(reason: str, retry_after_s: float) -> Overloaded:

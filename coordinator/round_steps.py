@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -122,11 +122,24 @@ class RoundSteps:
         repeated = {r.header.commit_id: self._first_outcome(r, base) for r in requests if self._is_known(r)}
         fresh = [r for r in requests if r.header.commit_id not in repeated]
         state = RoundState(self._base(base), self._queues)
-        state.look_up(fresh, self._schema)
-        judged = judge_round(fresh, state, self._schema)
+        try:
+            state.look_up(fresh, self._schema)
+            judged = judge_round(fresh, state, self._schema)
+        except TableDrift as drift:
+            return Failed(work.number, drift, self._concerned(fresh, drift.facts.get("table_key", "")))
         work.judged = replace(judged, answers={**judged.answers, **repeated})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
+
+    def _concerned(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
+        """The writes that may touch a table or ask about it."""
+        return frozenset(
+            request.header.commit_id
+            for request in requests
+            if request.touched is None
+            or table_key in request.touched
+            or any(table_key == key for key, _ in request.ids_asked(self._schema))
+        )
 
     def _base(self, base: CommitObject) -> Base:
         return Base(base.pins, self._tip.newest.seq)
@@ -156,20 +169,24 @@ class RoundSteps:
         work.sidecar = announce(work.base, self._branch, self._process, kind, intents, self._schema, writes)
         announced = self._pool.submit(self._announce, work.sidecar) if writes else None
         stages = [TableStage(table, writes[table.table_key]) for table in work.sidecar.tables]
+        outcomes: list[StagedPin | Taken | OmnirayError] = []
         try:
             outcomes = self._queues.stage(self._base(work.base), stages) if stages else []
         finally:  # a sidecar that is put after the round was cleared away would be nobody's
             if announced is not None:
                 announced.result()
-        for stage, outcome in zip(stages, outcomes, strict=True):
-            if isinstance(outcome, StagedPin):
-                work.staged[stage.announced.table_key] = outcome
+            if not outcomes and work.is_void:
+                self._delete(self._made_for(work))
+        with self._lock:
+            staged = zip(stages, outcomes, strict=True)
+            work.staged = {s.announced.table_key: pin for s, pin in staged if isinstance(pin, StagedPin)}
+            is_void = work.is_void
+        if is_void:  # given up meanwhile: nobody else knows what has been staged since
+            self._delete(self._made_for(work))
+            return Overtaken(work.number)
         if failures := [outcome for outcome in outcomes if not isinstance(outcome, StagedPin)]:
             return self._staging_failed(work, failures)
-        with self._lock:
-            if work.is_void:
-                self._clear_away(work)
-            work.ours = self._object(work)
+        work.ours = self._object(work)
         self._gauges.staged(time.perf_counter() - began)
         return Staged(work.number)
 
@@ -192,8 +209,9 @@ class RoundSteps:
     def _staging_failed(self, work: Round, failures: Sequence[Taken | OmnirayError]) -> Event:
         """Say whose fault it is that a table could not be staged: a foreign writer's, or nobody's."""
         taken = [failure for failure in failures if isinstance(failure, Taken)]
-        if taken and self._tip.refresh().owner != self._owner:
-            return Ended(_fenced(self._tip.newest))
+        # By a look of its own: the round below may be in Phase C, and knows its place in the line better.
+        if taken and (newest := self._tip.another().refresh()).owner != self._owner:
+            return Ended(_fenced(newest))
         if taken:
             error: OmnirayError = TableDrift(
                 f"{taken[0].table_key} was changed by something other than omniray: its next version should be "
@@ -257,17 +275,15 @@ class RoundSteps:
         """A round came to nothing: its handles show rows that never happened."""
         work.is_void = True
         self._queues.drop(list(work.judged.writes))
-        if work.sidecar is not None:
-            self._clear_away(work)
+        self._pool.submit(self._delete, self._made_for(work))
 
-    def _clear_away(self, work: Round) -> None:
-        """Delete what a void round staged; what can't be deleted now is the next recovery's."""
+    def _made_for(self, work: Round) -> list[str]:
+        """The files that a round has made for itself alone."""
         files = [file for staged in work.staged.values() for file in staged.files]
-        if work.sidecar is not None:
-            files.append(self._sidecars.path(work.sidecar.operation_id))
-        self._pool.submit(self._delete, files)
+        return files if work.sidecar is None else [*files, self._sidecars.path(work.sidecar.operation_id)]
 
     def _delete(self, files: list[str]) -> None:
+        """What can't be deleted now is the next recovery's."""
         try:
             self._store.delete_all(files)
         except StorageError as error:

@@ -127,7 +127,7 @@ def _any_weather(rng: random.Random) -> Weather:
     if rng.random() < 0.3:
         return rng.choice((LATE_ANSWERS, LATE_NEWS, MANY_ATTEMPTS))
     return Weather(
-        store=some(0, 0.03, 0.1), slow=some(0, 0.1, 0.3), cold=some(0, 0.05, 0.2), drift=some(0, 0.1, 0.3),
+        store=some(0, 0.05, 0.1), slow=some(0, 0.1, 0.3), cold=some(0, 0.05, 0.2), drift=some(0, 0.1, 0.3),
         crash=some(0, 0, 0.01), suspicion=some(0, 0, 0.02), meddling=some(0, 0, 0.03),
         impatience=some(0, 0.02), standstill=some(0, 0, 0.03), confusion=some(0, 0.3),
     )  # fmt: skip
@@ -284,6 +284,8 @@ class World:
             return
         if ready:
             self._advance(self.rng.choice(ready))
+        elif self.now > TURMOIL_STEPS:
+            self.now += 9  # nothing happens by itself any more
 
     def _send_one(self) -> bool:
         unsent = [e for e in self.errands if e.told is None and e.at is None and e.not_before <= self.now]
@@ -600,7 +602,7 @@ class Publisher:
         while True:
             answer = self.world.put(ours, self.name)
             yield
-            is_blind = answer is not Answer.CREATED and self.world.is_unlucky(2 * self.world.weather.store)
+            is_blind = answer is not Answer.CREATED and self.world.is_unlucky(5 * self.world.weather.store)
             fate = Fate.PUT_AGAIN if is_blind else line.fate(ours, answer, self.world.read(ours.seq))
             if fate is Fate.LANDED:
                 self.tip = ours

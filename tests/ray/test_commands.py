@@ -132,7 +132,7 @@ def test_up_in_the_foreground_ends_on_a_signal_what_it_started_and_only_that(gra
 
 
 def test_up_ends_with_one_line_when_somebody_takes_the_graph_over(graph: str, ray_address: str) -> None:
-    """Fault: the line is taken while the publisher is idle, and so does not notice. Oracle: it is not there any more."""
+    """Fault: the line is taken while the publisher is idle and does not notice. Oracle: the next `up` serves again."""
     with up(graph, "--address", ray_address) as process:
         run("recover", graph, "--take-over")
         code, err = ended(process)

@@ -213,7 +213,7 @@ def test_help_imports_nothing_heavy_and_shows_examples() -> None:
     verbs = ["up", "status", "down"]
     answer = _modules_after(HEAVY, *([verb, "--help"] for verb in verbs))
     assert answer.stderr == "[]\n"
-    assert answer.stdout.count("--json") == len(verbs)
+    assert answer.stdout.count("One JSON document on stdout") == len(verbs)
     assert all(f"Examples:\n    omniray {verb}" in answer.stdout for verb in verbs)
 
 
