@@ -193,8 +193,6 @@ def test_each_way_of_deploying_starts_the_coordinator_on_a_ray_that_it_started_f
 def test_every_omniray_command_is_one_that_the_command_line_takes(arguments: list[str]) -> None:
     verb, *rest = arguments
     verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    if verb in {"up", "status", "down"} and verb not in verbs:
-        pytest.skip(f"the command line has no verb {verb!r} yet")
     if verb != "--help":
         verbs[verb].make_context(verb, rest)
 
