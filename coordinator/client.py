@@ -252,18 +252,28 @@ class Client:
             raise
 
     def _send(self, request: Request, deadline: float) -> WriteAnswer:
-        """Send a write until it is answered: an id that was applied is never applied again."""
-        pause_s = PAUSE_S
+        """Send a write until it is answered: an id that was applied is never applied again.
+
+        Once a try has ended without an answer, only an answer to the write itself ends the doubt.
+        """
+        pause_s, in_doubt = PAUSE_S, False
         while True:
             try:
                 return self._service.submit(request, _left(request, deadline))
-            except Overloaded as error:
-                pause_s = max(pause_s, error.facts["retry_after_s"])
-                if time.monotonic() + pause_s > deadline:
-                    raise
+            except (Overloaded, Withdrawn) as error:
+                failed: OmnirayError = error
+                pause_s = max(pause_s, error.facts.get("retry_after_s", 0.0))
             except (Fenced, OutcomeUnknown) as error:
-                if time.monotonic() + pause_s > deadline:
+                failed, in_doubt = error, True
+            except StorageError as error:
+                if in_doubt:
                     raise _unknown(request) from error
+                raise
+            if time.monotonic() + pause_s > deadline:
+                if in_doubt:
+                    raise _unknown(request) from failed
+                raise failed
+            if isinstance(failed, Fenced | OutcomeUnknown):
                 self._find_again(request, deadline)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)

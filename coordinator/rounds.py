@@ -37,7 +37,7 @@ class Limits:
     """How much a publisher takes at a time, in a round and in its queue; `tenant_…` bound one tenant's share."""
 
     round: RoundLimits = field(default_factory=RoundLimits)
-    waiting_intents: int = 20_000
+    waiting_intents: int = 50_000
     waiting_bytes: int = 1 << 30
     tenant_intents: int = 10_000
     tenant_bytes: int = 512 << 20

@@ -150,6 +150,19 @@ def test_a_write_that_was_tried_often_is_not_refused_for_what_is_anothers_fault(
     assert [one.intent_id for one in told if isinstance(one, Refuse)] == ["b0"]
 
 
+def test_blame_on_top_of_a_round_under_way_refuses_nobody_however_often_it_was_tried() -> None:
+    rounds = Rounds(Limits(RoundLimits(intents=1)))
+    _told(rounds, _submitted("a0"))
+    for number in range(1, ATTEMPTS_MAX):
+        _told(rounds, Failed(number, TROUBLE), Resumed())
+    _told(rounds, _submitted("b0"), Overtaken(ATTEMPTS_MAX))
+    assert _judged(_told(rounds, Resumed())) == [["b0"]]
+    below, above = ATTEMPTS_MAX + 1, ATTEMPTS_MAX + 2
+    assert _judged(_told(rounds, Judged(below, changes=True), Staged(below))) == [["a0"]]
+    told = _told(rounds, Failed(above, TableDrift("drift"), frozenset({"a0"})))
+    assert not any(isinstance(one, Refuse) for one in told)
+
+
 def test_pauses_grow_with_failures_in_a_row_up_to_a_bound() -> None:
     """However long the trouble lasts: more than a thousand failures once made a pause too long for a float."""
     rounds = Rounds()
