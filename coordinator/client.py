@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any
 from omniray.coordinator.batch_writer import IN_FLIGHT, ROWS, BatchWriter
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.service import Service, absolute, serve
-from omniray.engine.errors import Conflict, Fenced, InputError, LineOwned, Moved, OutcomeUnknown, Overloaded
+from omniray.engine.errors import (
+    Conflict,
+    Fenced,
+    InputError,
+    LineOwned,
+    Moved,
+    OmnirayError,
+    OutcomeUnknown,
+    Overloaded,
+    StorageError,
+    Withdrawn,
+)
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
 from omniray.engine.identity import new_ulid
