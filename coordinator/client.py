@@ -149,7 +149,6 @@ class Client:
     ) -> WriteResult:
         """Load records of any number in one atomic commit, as `Graph.load` does."""
         self._refuse_closed()
-        deadline = _deadline(timeout_s or self._timeout_s)
         options = LoadOptions.checked(mode, on_error, rejects)
         author = self._written_by(actor, tenant)
         if txn_id is None and (files := _large_files(source)):
@@ -161,7 +160,7 @@ class Client:
             )  # fmt: skip
         with intent:
             request = intent.request(self._graph.schema_state.schema_hash)
-            answer = self._send_prepared(intent, deadline) if request is None else self._send(request, deadline)
+            answer = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
             intent.judged(answer.unfit)
             return intent.finished(answer.result)
 
@@ -179,7 +178,6 @@ class Client:
     ) -> WriteResult:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
         self._refuse_closed()
-        deadline = _deadline(timeout_s or self._timeout_s)
         now = datetime.now(UTC)
         author = self._written_by(actor, tenant)
         checked = MutationIntent.of(
@@ -190,7 +188,7 @@ class Client:
             checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,
             self._graph.schema_state.schema_hash,
         )  # fmt: skip
-        return self._send(MutationRequest(header, text, params or {}, name, now), deadline).result
+        return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
         """`load`, in the background: the future has its result. Many may be under way at once."""
@@ -237,7 +235,7 @@ class Client:
             raise
         return intent
 
-    def _send_prepared(self, intent: LoadIntent, deadline: float) -> WriteAnswer:
+    def _send_prepared(self, intent: LoadIntent, timeout_s: float | None) -> WriteAnswer:
         """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
         for _ in range(JUDGEMENTS_MAX):
             resolution, judged_on = self._judged(intent)
@@ -246,7 +244,7 @@ class Client:
                 self._graph.schema_state.schema_hash,
             )  # fmt: skip
             with contextlib.suppress(Moved):
-                return self._send(PreparedRequest(header, resolution, judged_on), deadline)
+                return self._send(PreparedRequest(header, resolution, judged_on), timeout_s)
         raise Moved(
             f"the load was judged {JUDGEMENTS_MAX} times and its tables moved each time; nothing was written: load "
             "again while fewer others write"
@@ -262,11 +260,12 @@ class Client:
                 return Resolution({}, Affected()), {}
             raise
 
-    def _send(self, request: Request, deadline: float) -> WriteAnswer:
+    def _send(self, request: Request, timeout_s: float | None) -> WriteAnswer:
         """Send a write until it is answered: an id that was applied is never applied again.
 
         Once a try has ended without an answer, only an answer to the write itself ends the doubt.
         """
+        deadline = time.monotonic() + (timeout_s or self._timeout_s)
         pause_s, in_doubt = PAUSE_S, False
         while True:
             try:
@@ -369,10 +368,6 @@ def _large_files(source: Any) -> list[str]:
     files = [find_file(one) for one in source]
     is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
     return [file.path for file in files] if is_large else []
-
-
-def _deadline(timeout_s: float) -> float:
-    return time.monotonic() + timeout_s
 
 
 def _left(request: Request, deadline: float) -> float:

@@ -175,13 +175,14 @@ def test_a_reconciler_that_is_killed_in_phase_d_has_a_successor_that_finishes_it
 def test_a_reconciler_that_is_killed_before_it_has_tidied_up_has_a_successor_that_does(
     graph: Served, client: omniray.Client
 ) -> None:
-    """Fault: killed when all is folded and the sidecars are still there. Oracle: no sidecar after the next flush."""
+    """Fault: killed when all is folded and the sidecars are still there. Oracle: no new sidecar after a flush."""
+    before = set(graph.sidecars())
     graph.arm(graph.place.reconciler, f"{Point.D_BEFORE_SIDECARS}=kill")
     add(client, "tidied")
     with pytest.raises(omniray.StorageError):
         client.flush()
     graph.wait_until(lambda: _flushes(client), "another one is there")
-    assert graph.sidecars() == []
+    assert set(graph.sidecars()) <= before
 
 
 def _flushes(client: omniray.Client) -> bool:
