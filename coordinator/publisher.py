@@ -64,8 +64,8 @@ from omniray.engine.write import Resolution, WriteResult
 log = logging.getLogger("omniray")
 
 THREADS = 8
-GATHER_SHARE = 0.25
-GATHER_S_MAX = 0.05
+GATHER_SHARE = 0.15
+GATHER_S_MIN, GATHER_S_MAX = 0.004, 0.025
 STANDSTILL_S = 60.0
 
 
@@ -221,7 +221,8 @@ class Publisher:
             case Pause(seconds):
                 self._later(seconds, Resumed())
             case Gather(number):
-                self._later(min(GATHER_SHARE * self.gauges.last_round_s, GATHER_S_MAX), Gathered(number))
+                moment_s = GATHER_SHARE * self.gauges.last_round_s
+                self._later(min(max(moment_s, GATHER_S_MIN), GATHER_S_MAX), Gathered(number))
 
     def _later(self, seconds: float, event: Event) -> None:
         timer = threading.Timer(seconds, self._dispatch, (event,))

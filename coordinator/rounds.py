@@ -27,6 +27,7 @@ from omniray.engine.errors import OmnirayError, Withdrawn
 
 UNDER_WAY_MAX = 2
 CROWD = 2
+GATHER_LOOKS_MAX = 8
 ATTEMPTS_MAX = 5
 PAUSE_S = 0.1
 PAUSE_DOUBLINGS_MAX = 6
@@ -112,7 +113,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The time to wait for writers that were answered with a round is over."""
+    """A moment has passed in which writers that were answered with a round may have come back."""
 
     round_no: int
 
@@ -201,7 +202,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Come back with `Gathered` after a small part of what a round takes: writers that were answered may send more."""
+    """Come back with `Gathered` after a small part of what a round takes: writers that were answered send more."""
 
     round_no: int
 
@@ -227,10 +228,12 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """Until as many writes wait, or the time is over, no round begins."""
+    """Until as many writes wait, or no more of them come, no round begins; `waiting` were there at the last look."""
 
     after_round: int
     wanted: int
+    waiting: int
+    looks: int = 0
 
 
 class Rounds:
@@ -342,12 +345,18 @@ class Rounds:
         wanted = len(self._queue) + len(landed.tickets)
         if not self._gathers or self._under_way or wanted < 2:
             return []
-        self._gathering = _Gathering(landed.number, wanted)
+        self._gathering = _Gathering(landed.number, wanted, len(self._queue))
         return [Gather(landed.number)]
 
     def _gathered(self, number: int) -> list[Instruction]:
-        if self._gathering is None or self._gathering.after_round != number:
+        """As long as more of them come, or nobody waits for it, wait for the rest; not for ever: they may be others."""
+        gathering = self._gathering
+        if gathering is None or gathering.after_round != number:
             return []
+        goes_on = not self._queue or len(self._queue) > gathering.waiting
+        if goes_on and gathering.looks < GATHER_LOOKS_MAX:
+            self._gathering = replace(gathering, waiting=len(self._queue), looks=gathering.looks + 1)
+            return [Gather(number)]
         self._gathering = None
         return self._begin()
 
