@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck unit torture bench bench-engine clean
+.PHONY: help venv demo test lint format typecheck unit torture simulate bench bench-engine clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ torture: $(STAMP)  ## the long forms of the tests: every kill, every fault, long
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+simulate: $(STAMP)  ## the rounds of the coordinator under many seeded schedules: make simulate SEEDS=100000
+	OMNIRAY_SEEDS=$(or $(SEEDS),100000) $(PY) -m pytest -q --timeout 36000 tests/model/test_rounds.py -k "not twin" $(ARGS)
 
 bench: $(STAMP)  ## ours beside the peers: many writers at once, on S3 with latency and on disk; takes an hour or so
 	$(PY) -m bench.peers --plot docs/bench.svg $(ARGS)

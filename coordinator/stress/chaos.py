@@ -41,6 +41,7 @@ class Chaos:
         self,
         schedule: Sequence[Due],
         *,
+        sign_of_life: int,
         writers: Writers,
         place: Place,
         nodes: Nodes,
@@ -48,6 +49,7 @@ class Chaos:
         history: HistoryFile,
     ) -> None:
         self._schedule = list(schedule)
+        self._sign_of_life = sign_of_life  # so many writes that are acknowledged
         self._writers, self._place, self._nodes, self._proxy, self._history = writers, place, nodes, proxy, history
         self._broken: dict[type[Disturbance], tuple[float, Mend]] = {}  # until when, and what mends it
         self._frozen: dict[str, int] = {}
@@ -61,7 +63,7 @@ class Chaos:
                 del self._broken[kind]
                 mend()
         for due in [due for due in self._schedule if due.at_s <= elapsed_s]:
-            waits_for_life = due.patient and acknowledged <= self._acknowledged
+            waits_for_life = due.patient and acknowledged < self._acknowledged + self._sign_of_life
             if not waits_for_life and type(due.disturbance) not in self._broken:
                 self._schedule.remove(due)
                 self._carry_out(due.disturbance, elapsed_s)

@@ -28,6 +28,7 @@ from omniray.engine.graph import Graph
 TICK_S = 0.1
 TELL_EVERY_S = 1.0
 HEAL_TIMEOUT_S = 180.0
+LIFE_WRITES_EACH = 3
 _ACKNOWLEDGED = b'"event":"ok"'
 
 
@@ -109,7 +110,10 @@ def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[P
             HistoryFile(plan.folder / "chaos.jsonl") as history,
         ):
             due = schedule(plan.seed, plan.seconds, store=proxy is not None) if plan.chaos else ()
-            chaos = Chaos(due, writers=writers, place=service.place, nodes=nodes, proxy=proxy, history=history)
+            chaos = Chaos(
+                due, sign_of_life=LIFE_WRITES_EACH * plan.writers, writers=writers, place=service.place, nodes=nodes,
+                proxy=proxy, history=history,
+            )  # fmt: skip
             writers.start(plan.writers)
             _disturb(plan, writers, chaos, tell)
             writers.wait()

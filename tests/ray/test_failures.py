@@ -12,14 +12,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import lance
+import pyarrow as pa
 import pytest
 
 import omniray
+from omniray.coordinator.actors import RemoteQueues
+from omniray.coordinator.cluster import Storage
+from omniray.coordinator.table_queues import Base, Question
 from omniray.engine.failpoints import Point
 from omniray.engine.identity import new_ulid
 from omniray.engine.line import EMBEDDED
 from omniray.engine.owner import Incarnation
-from tests.graphs import INSERT, INSERT_CITY
+from tests.graphs import INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, connected
 from tests.ray.world import Gate, Served, add
@@ -156,10 +160,28 @@ def test_a_queue_owner_that_is_killed_while_it_stages_costs_a_retry(
     assert client.status().commits > 0, "the publisher is well"
 
 
+def test_a_queue_owner_that_was_killed_is_there_again_when_its_failure_is_told(
+    graph: Served, client: omniray.Client
+) -> None:
+    """Fault: killed while nobody asks it. Expected: whoever asks next fails once, however long the restart takes.
+
+    Rounds are tried a few times only: without the wait a slow machine would refuse its writers.
+    """
+    remote = RemoteQueues(graph.place, Storage(graph.uri, graph.root.storage_options), owners=1)
+    newest = graph.newest()
+    asked = (Base(newest.pins, newest.seq), [Question("existing", PERSON, (pa.array(["nobody"]),))])
+    assert len(remote.read(*asked)) == 1
+    graph.kill(graph.place.queues(0))
+    with pytest.raises(omniray.StorageError, match="tried again"):
+        remote.read(*asked)
+    assert len(remote.read(*asked)) == 1
+
+
 def test_a_reconciler_that_is_killed_in_phase_d_has_a_successor_that_finishes_it(
     graph: Served, client: omniray.Client
 ) -> None:
     """Fault: killed before a final name is given. Expected: plain Lance readers see the row at last."""
+    client.flush()  # or it dies of the write before this one, while it is being armed
     graph.arm(graph.place.reconciler, f"{Point.D_BEFORE_NAME}=kill")
     seq = graph.newest().seq
     client.mutate(INSERT_CITY, {"name": "killed-in-d"})
@@ -176,6 +198,7 @@ def test_a_reconciler_that_is_killed_before_it_has_tidied_up_has_a_successor_tha
     graph: Served, client: omniray.Client
 ) -> None:
     """Fault: killed when all is folded and the sidecars are still there. Oracle: no new sidecar after a flush."""
+    client.flush()
     before = set(graph.sidecars())
     graph.arm(graph.place.reconciler, f"{Point.D_BEFORE_SIDECARS}=kill")
     add(client, "tidied")

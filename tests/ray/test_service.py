@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,16 +18,17 @@ from omniray.coordinator.cluster import ray
 from omniray.engine.errors import LineOwned, SchemaMismatch, Unreachable
 from omniray.engine.failpoints import Point
 from omniray.engine.identity import new_ulid
+from omniray.engine.line import EMBEDDED
 from omniray.engine.request import Header, MutationRequest
 from omniray.engine.row_sink import INLINE_ROWS_MAX
 from omniray.engine.write import Author
 from tests.graphs import INSERT, PERSON
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading
-from tests.ray.world import Gate, Served, add, served, shrink
+from tests.ray.world import Gate, Served, add, is_leaving, served, shrink
 from tests.stores import Root
 
-WRITES = 6
+WRITES = 4
 SIGKILLED = -9
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
@@ -221,32 +223,31 @@ def test_embedded_writers_are_told_the_address_while_a_coordinator_serves(graph:
 
 
 def test_a_coordinator_that_is_taken_down_under_load_has_written_what_it_accepted_and_nothing_else(
-    disk: Root, ray_address: str, members: Sequence[Member]
+    disk: Root, ray_address: str, members: Sequence[Member], tmp_path: Path
 ) -> None:
     """Fault: `down` while processes write. Expected: each is told, none starts it again, embedded writers go on.
 
     Oracle: the people in the graph are exactly those whose writes were answered.
     """
-    with served(disk, ray_address) as graph:
+    with served(disk, ray_address) as graph, graph.connect() as late:
         for member in connected(members, graph):
             member.tell("add_until_refused")
         graph.wait_until(lambda: len(graph.newest().commits) > 1, "all write")
-        graph.service().down(120)
+        gate = Gate(tmp_path / "gate", graph, graph.place.publisher, Point.C_BEFORE_PUT)
+        gate.wait_until_reached()
+        with ThreadPoolExecutor() as pool:
+            down = pool.submit(graph.down)
+            graph.wait_until(lambda: graph.inside(graph.place.publisher, is_leaving), "it is being taken down")
+            with pytest.raises(Unreachable, match="nothing was written"):
+                add(late, "late")
+            gate.open()
+            down.result()
         told = [member.answer() for member in members]
-        assert all(isinstance(error, Unreachable) for _, error in told), [error for _, error in told]
+        assert all(isinstance(error, Unreachable | omniray.OutcomeUnknown) for _, error in told), told
         assert graph.people() == sorted(name for accepted, _ in told for name in accepted)
+        with pytest.raises(omniray.OutcomeUnknown, match="taken down"):
+            add(late, "late")
         with graph.open() as embedded:
+            assert embedded.owner == EMBEDDED, "no client has started it again"
             add(embedded, "after-down")
         assert graph.sidecars() == []
-
-
-def test_a_client_of_a_coordinator_that_was_taken_down_does_not_start_it_again(disk: Root, ray_address: str) -> None:
-    with served(disk, ray_address) as graph, graph.connect() as client:
-        graph.service().down(60)
-        with pytest.raises(omniray.OutcomeUnknown, match="taken down"):
-            add(client, "late")
-        with graph.open() as embedded:
-            assert embedded.owner == "embedded"
-        with graph.connect() as fresh:
-            add(fresh, "fresh")
-    assert graph.people() == ["fresh"]

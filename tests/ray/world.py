@@ -20,7 +20,7 @@ import omniray
 from omniray.coordinator import cluster
 from omniray.coordinator.cluster import NAMESPACE, Place, ray
 from omniray.coordinator.rounds import Limits
-from omniray.coordinator.service import Service, serve
+from omniray.coordinator.service import Service, find, serve
 from omniray.engine import failpoints
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.failpoints import Action, Point
@@ -79,6 +79,13 @@ class Served:
     def service(self) -> Service:
         with self.open(read_only=True) as graph:
             return serve(graph, self.uri, self.root.storage_options, self.address)
+
+    def down(self) -> None:
+        """Take the coordinator down, if there is one."""
+        with self.open(read_only=True) as graph:
+            service = find(graph, self.uri, self.root.storage_options)
+        if service is not None:
+            service.down(TIMEOUT_S)
 
     # Storage
 
@@ -154,7 +161,7 @@ def served(root: Root, address: str, name: str = "graph") -> Iterator[Served]:
     try:
         yield one
     finally:
-        one.service().down(TIMEOUT_S)
+        one.down()
 
 
 def add(client: omniray.Client | omniray.Graph, name: str, **options: Any) -> omniray.WriteResult:
@@ -175,6 +182,11 @@ def _pid(actor: object) -> int:
 def shrink(actor: Any, intents: int) -> None:
     """Let the publisher take only so many writes at a time."""
     actor._publisher._rounds._limits = Limits(waiting_intents=intents)
+
+
+def is_leaving(actor: Any) -> bool:
+    """Whether the publisher is being taken down."""
+    return bool(actor._is_leaving)
 
 
 class Gate:
