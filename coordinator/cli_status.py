@@ -12,8 +12,8 @@ from omniray.engine.errors import StorageError, Unreachable
 
 if TYPE_CHECKING:
     from omniray import Graph
-    from omniray.coordinator.actors import Status
     from omniray.coordinator.gauges import Rates
+    from omniray.coordinator.publisher_actor import Status
     from omniray.coordinator.service import Service
 
 COLUMNS = ("coordinator", "")

@@ -51,7 +51,7 @@ from omniray.engine.write import Affected, Author, Outcome, Resolution, WriteRes
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
-    from omniray.coordinator.actors import Status
+    from omniray.coordinator.publisher_actor import Status
 
 TIMEOUT_S = 60.0
 IN_FLIGHT_MAX = 64

@@ -86,6 +86,8 @@ class Reconciler:
         self.recovered = 0
         self._swept_at = time.monotonic()
         self._finaliser.notice(mouth.newest)
+        for operation_id in self._recoverer.landed(mouth.newest):  # a reconciler before this one was told of them
+            self._finaliser.notice(mouth.newest, operation_id)
         self._thread = threading.Thread(target=self._work, name="omniray-reconcile", daemon=True)
         self._thread.start()
 

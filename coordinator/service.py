@@ -19,8 +19,8 @@ from omniray.engine.owner import Incarnation, is_owner_known_dead
 from omniray.engine.request import Request
 
 if TYPE_CHECKING:
-    from omniray.coordinator.actors import Status
     from omniray.coordinator.conflicts import WriteAnswer
+    from omniray.coordinator.publisher_actor import Status
 
 START_TIMEOUT_S = 120.0
 LOOK_EVERY_S = 0.2
@@ -163,7 +163,7 @@ def find(graph: Graph, uri: str, storage_options: Mapping[str, str] | None) -> S
 
 def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
     """The publisher, once it is there: Ray may be restarting it."""
-    from omniray.coordinator.actors import create_publisher
+    from omniray.coordinator.publisher_actor import create_publisher
 
     deadline = time.monotonic() + timeout_s
     while True:

@@ -118,9 +118,10 @@ def _divided(loads: Sequence[LoadRequest], verdict: Verdict) -> list[Resolution]
 
 
 def _replaced(load: LoadRequest, table_key: str, places: dict[str, int]) -> pa.Table:
+    """The rows that this load replaces and no earlier one of the run has; a row can be replaced only once."""
     if not places:
         return NOTHING_REPLACED
-    found = {id: places[id] for id in _texts(load.keys.tables[table_key][1][ID]) if id in places}
+    found = {id: places.pop(id) for id in _texts(load.keys.tables[table_key][1][ID]) if id in places}
     return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
 
 

@@ -106,7 +106,8 @@ class Recoverer:
         """Recover every operation whose owner is gone."""
         self._looked_at = self._now()
         found = self._sidecars.read_all(self._sidecars.listed())
-        left = tuple(s.operation_id for s in found if not self._is_gone(s))
+        epoch = tip.newest.epoch
+        left = tuple(s.operation_id for s in found if not (self._is_gone(s) or _is_fenced(s, epoch)))
         sidecars = [s for s in found if s.operation_id not in left]
         if not sidecars:
             return RecoveryReport(left=left)
@@ -116,6 +117,11 @@ class Recoverer:
             cases = self._examine(tip, sidecars)
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
+
+    def landed(self, newest: CommitObject) -> list[str]:
+        """The owner's own operations that are in the line: only Phase D of them is left."""
+        found = self._sidecars.read_all(self._sidecars.listed())
+        return [s.operation_id for s in found if self._owns(s, newest) and self._is_named(s, newest)]
 
     def _is_gone(self, sidecar: Sidecar) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
@@ -155,7 +161,9 @@ class Recoverer:
         return _Case(sidecar, decide(operation, classes.values()), classes)
 
     def _owns(self, sidecar: Sidecar, newest: CommitObject) -> bool:
-        return self._owner != EMBEDDED and (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
+        """Whether the sidecar is the owner's own. A lease is its load's, whoever owned the line when it began."""
+        is_of_owner = (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
+        return self._owner != EMBEDDED and is_of_owner and sidecar.kind != STAGING
 
     def _is_named(self, sidecar: Sidecar, newest: CommitObject) -> bool:
         """Whether this very operation is in the line or the lineage; another attempt of the same write is not it."""
@@ -271,6 +279,11 @@ class Recoverer:
         reach(Point.RECOVERY_BEFORE_SIDECAR)
         self._sidecars.delete([case.sidecar.operation_id for case in cases])
         reach(Point.RECOVERY_AFTER_SIDECAR)
+
+
+def _is_fenced(sidecar: Sidecar, epoch: int) -> bool:
+    """Whether an operation is of a coordinator's former life, which commits nothing more, whether it lives or not."""
+    return sidecar.kind != STAGING and sidecar.owner != EMBEDDED and sidecar.epoch < epoch
 
 
 def _ids(cases: Iterable[_Case]) -> tuple[str, ...]:

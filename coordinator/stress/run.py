@@ -80,8 +80,7 @@ def run_stress(plan: Plan, tell: Callable[[Progress], None]) -> Report:
     plan.folder.mkdir(parents=True, exist_ok=True)
     with _store_in_weather(plan) as proxy, running_nodes() as nodes:
         _write(plan, nodes, proxy, tell)
-    with graphs.open(plan.uri, storage_options=plan.storage_options, read_only=True) as graph:
-        final = FinalGraph.of(graph)
+    final = _final(plan)
     events = merge_histories(map(read_history, sorted(plan.folder.glob("*.jsonl"))))
     return summarise(events, final, check(events, final), seed=plan.seed)
 
@@ -117,7 +116,7 @@ def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[P
             writers.start(plan.writers)
             _disturb(plan, writers, chaos, tell)
             writers.wait()
-        _heal(service, graph)
+        _take_down(service, graph)
 
 
 def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progress], None]) -> None:
@@ -137,24 +136,31 @@ def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progres
         chaos.end()
 
 
-def _heal(service: Service, graph: Graph) -> None:
-    """Take the coordinator down once nothing is left to heal; it may just be starting anew."""
+def _take_down(service: Service, graph: Graph) -> None:
+    """Have everything finished and healed, and take the coordinator down; it may just be starting anew."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
     while True:
+        left_s = deadline - time.monotonic()
         try:
-            return _take_down(service, graph, deadline - time.monotonic())
+            service = service.found_again(graph, left_s)
+            service.flush(left_s)
+            service.recover(left_s)
+            return service.down(left_s)
         except OmnirayError as error:
             if error.retry != "safe" or time.monotonic() + TELL_EVERY_S > deadline:
                 raise
             time.sleep(TELL_EVERY_S)
 
 
-def _take_down(service: Service, graph: Graph, timeout_s: float) -> None:
-    service = service.found_again(graph, timeout_s)
-    service.flush(timeout_s)
-    if left := service.recover(timeout_s).left:
-        raise StorageError(f"there are operations that nobody has finished: {', '.join(left)}; wait and recover again")
-    service.down(timeout_s)
+def _final(plan: Plan) -> FinalGraph:
+    """The graph as the next writer finds it: all who were killed are dead by then, and what they left is healed."""
+    deadline = time.monotonic() + HEAL_TIMEOUT_S
+    with graphs.open(plan.uri, storage_options=plan.storage_options) as graph:
+        while left := graph.recover().left:
+            if time.monotonic() > deadline:
+                raise StorageError(f"there are operations that can't be recovered: {', '.join(left)}; find out why")
+            time.sleep(TELL_EVERY_S)
+        return FinalGraph.of(graph)
 
 
 class _Counter:

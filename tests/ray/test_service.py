@@ -174,7 +174,6 @@ def test_a_client_that_vanishes_while_it_loads_leaves_nothing(graph: Served) -> 
     assert not [name for name in graph.people() if "lost" in name]
 
 
-@pytest.mark.xfail(strict=True, reason="a lease names the owner of the line, and so seems to be the publisher's own")
 def test_the_lease_of_a_client_that_vanished_is_consumed(graph: Served) -> None:
     with graph.connect() as client:
         assert killed_while_loading(graph, INLINE_ROWS_MAX + 1) == SIGKILLED

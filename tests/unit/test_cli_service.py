@@ -18,11 +18,11 @@ import pytest
 
 import omniray
 from omniray.coordinator import background, cli_status, cluster, service, upkeep
-from omniray.coordinator.actors import Status
 from omniray.coordinator.cli_output import Output
 from omniray.coordinator.cli_service import _watch
 from omniray.coordinator.cli_status import Lookout
 from omniray.coordinator.gauges import Rates
+from omniray.coordinator.publisher_actor import Status
 from omniray.coordinator.upkeep import DOUBTS_MAX, Fate, Sighting
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import Fenced, StorageError, Unreachable

@@ -130,6 +130,15 @@ def test_merges_of_one_key_all_land_and_the_last_one_wins() -> None:
 # Versions
 
 
+def test_merges_that_are_judged_together_replace_a_row_of_their_round_once() -> None:
+    """They bring the same key, which a write before them has brought: the first of them takes its place."""
+    insert = mutate("query q($name: String) { insert City { name: $name } }", name="bonn")
+    merges = [SENDER.load_request([{"name": "bonn"}], mode="merge", type="City") for _ in range(3)]
+    round = judged(insert, *merges)
+    assert landed(round) == ids_of(insert, *merges)
+    assert round.writes[CITY].rows[ID].to_pylist() == ["bonn"]
+
+
 def test_of_two_strict_writes_on_one_version_the_first_wins_and_the_second_is_told_by_whom() -> None:
     winner, loser = (load(name, expected_versions={PERSON: 7}) for name in ("eve", "fay"))
     round = judged(winner, loser)

@@ -400,7 +400,7 @@ def test_no_commit_refers_to_a_file_that_was_swept(
     if guard == "the object comes first":
         monkeypatch.setattr(Sweeper, "_announce", _announce_nothing)
     if guard == "what was swept is refused":
-        monkeypatch.setattr(writer, "_refuse_swept", lambda tables, base: None)
+        monkeypatch.setattr(writer, "refuse_swept", lambda tables, base: None)
     loader, sweeping = opened(), opened()
     loader.writer._finaliser = NoPhaseD()  # type: ignore[assignment]
     load = staged_a_day_ago(loader, "ann")

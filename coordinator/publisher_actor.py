@@ -1,0 +1,243 @@
+"""The actor that publishes a branch: a thin shell around `Publisher`, which it gives a new life when one has ended.
+
+Calls of their own kind (`admin`) are answered while writes are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omniray.coordinator.actor import create
+from omniray.coordinator.cluster import Place, Storage
+from omniray.coordinator.conflicts import WriteAnswer
+from omniray.coordinator.gauges import Rates
+from omniray.coordinator.metrics import ExportedGauges
+from omniray.coordinator.publisher import Publisher
+from omniray.coordinator.queue_actor import RemoteQueues
+from omniray.coordinator.reconciler import Finalised
+from omniray.coordinator.reconciler_actor import RemoteReconciler
+from omniray.coordinator.round_steps import Remark
+from omniray.engine.clock import suspension_aware_clock
+from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.errors import Fenced, LineOwned, NotFound, OmnirayError, Unreachable
+from omniray.engine.line import EMBEDDED, CommitObject
+from omniray.engine.lineage import Lineage
+from omniray.engine.manifest import Manifest
+from omniray.engine.owner import Incarnation, is_owner_known_dead, release, take_over
+from omniray.engine.request import Request
+from omniray.engine.schema_files import read_schema
+from omniray.engine.sidecar import Sidecars
+from omniray.engine.store import open_store
+from omniray.engine.tip import Tip
+
+log = logging.getLogger("omniray")
+
+WRITES_MAX = 50_000
+BEGIN_PAUSE_S_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A coordinator at one moment."""
+
+    uri: str
+    address: str
+    owner: str
+    epoch: int
+    seq: int
+    head: str
+    waiting: int
+    rounds: int
+    commits: int
+    refusals: dict[str, int]
+    rates: Rates
+    finalised_through: int
+    drifted: tuple[str, ...]
+    recovered: int
+    queue_owners: int
+
+    @property
+    def pending_finalisations(self) -> int:
+        return self.seq - self.finalised_through
+
+
+class PublisherActor:
+    """Publishes one branch; every call answers with a value or with the error to raise."""
+
+    def __init__(self, place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> None:
+        self._storage, self._address, self._instead_of = storage, address, instead_of
+        self._store = open_store(storage.uri, storage.options, storage.durability)
+        self._log = CommitLog(self._store, MAIN_BRANCH)
+        self._schema, _, self._state = read_schema(self._store, self._log)
+        self._queues = RemoteQueues(place, storage, queue_owners)
+        self._finalised = Finalised(0, {})
+        self._reconciler = RemoteReconciler(place, storage, self._noticed)
+        self._life = threading.Lock()
+        self._has_ended = self._is_leaving = False
+        self._gauges = ExportedGauges(storage.uri, place.branch)
+        self._open()
+
+    def _open(self) -> None:
+        """Begin a new life: take the line over, and know nothing but what is in storage."""
+        read_at = suspension_aware_clock()
+        newest = self._log.newest()
+        if newest is None:
+            raise NotFound(f"no graph at {self._store.uri}; create one with 'omniray init'", uri=self._store.uri)
+        self._refuse_usurping(newest)
+        manifest = Manifest(self._store, MAIN)
+        self._tip = Tip(self._log, manifest, newest, read_at=read_at)
+        self._owner = str(Incarnation.new(self._address))
+        taken = take_over(self._tip, self._owner)
+        self._publisher = Publisher(
+            self._store, self._tip, Lineage(self._log, manifest, self._tip.refresh), Sidecars(self._store),
+            self._schema, self._state.schema_hash, self._queues, self._landed,
+            branch=str(MAIN_BRANCH), owner=self._owner, on_ended=self._ended, gauges=self._gauges,
+        )  # fmt: skip
+        self._has_ended = False
+        self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the life before has left
+
+    def _refuse_usurping(self, newest: CommitObject) -> None:
+        """Never take the line from the coordinator of another cluster, unless it is the one that was to be replaced.
+
+        Ray restarts a publisher whenever it can, also long after another cluster has taken over.
+        """
+        owner = newest.owner
+        if owner in (EMBEDDED, self._instead_of) or is_owner_known_dead(owner):
+            return
+        if (address := Incarnation.parse(owner).address) != self._address:
+            raise LineOwned(
+                f"a coordinator serves this graph from the cluster at {address}: connect to that one", address=address
+            )
+
+    def _ended(self, error: OmnirayError) -> None:
+        """Begin anew, unless somebody else has taken over: then this actor only says so, to whoever asks."""
+        self._has_ended = True
+        if not (isinstance(error, Fenced) or self._is_leaving):
+            threading.Thread(target=self._begin_anew, name="omniray-begin-anew", daemon=True).start()
+
+    def _begin_anew(self) -> None:
+        pause_s = 0.1
+        while True:
+            try:
+                return self._open_if_ended()
+            except LineOwned as error:
+                return log.warning("event=begin_refused error=%s", error)
+            except OmnirayError as error:
+                log.warning("event=begin_failed error=%s", error)
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, BEGIN_PAUSE_S_MAX)
+
+    def _open_if_ended(self) -> None:
+        with self._life:
+            if self._has_ended:
+                self._open()
+
+    # Writes
+
+    async def submit(self, request: Request) -> WriteAnswer | OmnirayError:
+        if self._is_leaving and self._publisher.under_way(request.header.commit_id) is None:
+            return _leaving(self._address)
+        if self._has_ended:
+            return Fenced("this life of the publisher has ended; send the write again with the same id")
+        try:
+            return await asyncio.wrap_future(self._publisher.submit(request))
+        except OmnirayError as error:
+            return error
+
+    async def submit_all(self, requests: Sequence[Request]) -> list[WriteAnswer | OmnirayError]:
+        return await asyncio.gather(*(self.submit(request) for request in requests))
+
+    async def abandon(self, commit_id: str) -> None:
+        self._publisher.abandon(commit_id)
+
+    # Admin
+
+    async def remark(self, remark: Remark) -> WriteAnswer | OmnirayError:
+        try:
+            return await asyncio.wrap_future(self._publisher.remark(remark))
+        except OmnirayError as error:
+            return error
+
+    async def newest(self) -> CommitObject:
+        return self._publisher.newest
+
+    async def is_committed(self, commit_id: str) -> bool | None:
+        """Whether a write is in the line; None while it is under way."""
+        if self._publisher.is_committed(commit_id):
+            return True
+        return None if self._publisher.under_way(commit_id) is not None else False
+
+    async def status(self) -> Status:
+        await self._reconciler.ask()
+        gauges, newest = self._publisher.gauges, self._publisher.newest
+        return Status(
+            uri=self._storage.uri,
+            address=self._address,
+            owner=newest.owner,
+            epoch=newest.epoch,
+            seq=newest.seq,
+            head=newest.head,
+            waiting=self._publisher.waiting,
+            rounds=gauges.rounds,
+            commits=gauges.commits,
+            refusals=dict(gauges.refusals),
+            rates=gauges.rates(),
+            finalised_through=self._finalised.through,
+            drifted=tuple(self._finalised.drifted),
+            recovered=self._reconciler.recovered,
+            queue_owners=self._queues.made,
+        )
+
+    async def begin(self, instead_of: str) -> OmnirayError | None:
+        """Be there for a client; a life that has ended is begun anew, if the line may be taken."""
+        if self._is_leaving:
+            return _leaving(self._address)
+        self._instead_of = instead_of
+        try:
+            return await asyncio.to_thread(self._open_if_ended)
+        except OmnirayError as error:
+            return error
+
+    async def drain(self) -> None:
+        """Take nothing more, finish what is under way, and hand the line back to everybody."""
+        self._is_leaving = True
+        while not self._publisher.is_idle:
+            await asyncio.sleep(0.01)
+        self._publisher.end(_leaving(self._address))
+        await asyncio.to_thread(self._hand_back)
+
+    def _hand_back(self) -> None:
+        self._reconciler.close()
+        release(self._tip, self._owner)
+
+    # Phase D
+
+    def _landed(self, landed: CommitObject, operation_id: str) -> None:
+        self._reconciler.notice(landed, operation_id)
+
+    def _noticed(self, finalised: Finalised) -> None:
+        self._finalised = finalised
+        self._publisher.finalised(finalised.through, finalised.drifted)
+
+
+def create_publisher(place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> Any:
+    """The publisher of a branch: the one that is there, or a new one, which takes over from `instead_of` if need be."""
+    groups = {"concurrency_groups": {"admin": 64}}
+    return create(
+        PublisherActor, place.publisher, place, storage, address, queue_owners, instead_of, groups=groups,
+        max_concurrency=WRITES_MAX,
+    )  # fmt: skip
+
+
+def _leaving(address: str) -> Unreachable:
+    return Unreachable(
+        f"the coordinator at {address} was taken down and takes no more writes; nothing was written: connect again, "
+        "which starts one, or write with 'omniray.open'",
+        address=address,
+    )

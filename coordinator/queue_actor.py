@@ -1,0 +1,131 @@
+"""The owners of the write queues: actors, each with the queues of some tables, and their publisher's way to them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from zlib import crc32
+
+from omniray.coordinator.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
+from omniray.coordinator.cluster import Place, Storage, ray
+from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.schema_files import read_schema
+from omniray.engine.store import open_store
+
+log = logging.getLogger("omniray")
+
+THREADS = 8
+
+
+class QueuesActor:
+    """Owns the write queues of some tables."""
+
+    def __init__(self, storage: Storage) -> None:
+        store = open_store(storage.uri, storage.options, storage.durability)
+        schema, _, _ = read_schema(store, CommitLog(store, MAIN_BRANCH))
+        self._queues = TableQueues(store, schema)
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
+        return self._queues.read(base, questions)
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
+        return self._queues.stage(base, stages)
+
+    def drop(self, table_keys: Sequence[str]) -> list[None]:
+        self._queues.drop(table_keys)
+        return [None for _ in table_keys]
+
+
+class RemoteQueues:
+    """The write queues in their actors: each table has one owner, found by the hash of its name."""
+
+    def __init__(self, place: Place, storage: Storage, owners: int) -> None:
+        self._place, self._storage, self._owners = place, storage, owners
+        self._actors: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def made(self) -> int:
+        return len(self._actors)
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
+        return self._each(
+            questions,
+            lambda q: q.table_key,
+            lambda owner, part: owner.read.remote(_part(base, [q.table_key for q in part]), part),
+        )
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
+        return self._each(
+            stages,
+            lambda s: s.announced.table_key,
+            lambda owner, part: owner.stage.remote(_part(base, [s.announced.table_key for s in part]), part),
+        )
+
+    def drop(self, table_keys: Sequence[str]) -> None:
+        """Best effort: an owner that is gone has nothing to forget, and what it keeps is compared with its pin."""
+        try:
+            self._each(table_keys, lambda key: key, lambda owner, part: owner.drop.remote(part))
+        except StorageError as error:
+            log.warning("event=drop_failed error=%s", error)
+
+    def _each(
+        self, parts: Sequence[Any], key: Callable[[Any], str], call: Callable[[Any, list[Any]], Any]
+    ) -> list[Any]:
+        """One call for each owner, all at once; the answers in the order of the parts."""
+        by_owner: defaultdict[int, list[int]] = defaultdict(list)
+        for index, part in enumerate(parts):
+            by_owner[crc32(key(part).encode()) % self._owners].append(index)
+        answers: list[Any] = [None] * len(parts)
+        module = ray()
+        try:
+            calls = {
+                owner: call(self._owner(owner), [parts[i] for i in indexes]) for owner, indexes in by_owner.items()
+            }
+            for owner, answered in zip(calls, module.get(list(calls.values()), timeout=CALL_TIMEOUT_S), strict=True):
+                for index, answer in zip(by_owner[owner], answered or [], strict=False):
+                    answers[index] = answer
+        except module.exceptions.RayTaskError as error:
+            raise _as_ours(error) from error
+        except (module.exceptions.RayError, ValueError) as error:
+            with self._lock:
+                self._actors.clear()
+            self._wait_for(by_owner)
+            raise StorageError(f"the owner of a write queue is gone: {first_line(error)}; tried again") from error
+        return answers
+
+    def _wait_for(self, owners: Iterable[int]) -> None:
+        """Wait until owners are back: a round is tried a few times only, and Ray needs seconds to restart one."""
+        module, deadline = ray(), time.monotonic() + CALL_TIMEOUT_S
+        for owner in owners:
+            while time.monotonic() < deadline:
+                try:
+                    module.get(self._owner(owner).drop.remote([]), timeout=CALL_TIMEOUT_S)
+                    break
+                except (module.exceptions.RayError, ValueError):
+                    with self._lock:
+                        self._actors.clear()
+                    time.sleep(AWAY_PAUSE_S)
+
+    def _owner(self, number: int) -> Any:
+        with self._lock:
+            if number not in self._actors:
+                self._actors[number] = create(
+                    QueuesActor, self._place.queues(number), self._storage, max_concurrency=THREADS
+                )
+            return self._actors[number]
+
+
+def _part(base: Base, table_keys: Sequence[str]) -> Base:
+    return Base({key: base.pins[key] for key in table_keys}, base.landed_through)
+
+
+def _as_ours(error: Any) -> OmnirayError:
+    cause = error.cause
+    return cause if isinstance(cause, OmnirayError) else StorageError(f"a write queue failed: {cause!r}")

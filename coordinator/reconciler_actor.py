@@ -1,0 +1,152 @@
+"""The actor that heals behind a publisher, and the publisher's way to it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from omniray.coordinator.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
+from omniray.coordinator.cluster import Place, Storage, find, ray
+from omniray.coordinator.reconciler import Finalised, Mouth, Reconciler
+from omniray.coordinator.round_steps import Remark
+from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.heal import GRACE_S, RecoveryReport
+from omniray.engine.line import CommitObject
+from omniray.engine.manifest import Manifest
+from omniray.engine.schema_files import read_schema
+from omniray.engine.store import open_store
+from omniray.engine.sweep import SweepReport
+
+log = logging.getLogger("omniray")
+
+
+class ReconcilerActor:
+    """Heals behind one publisher."""
+
+    def __init__(self, place: Place, storage: Storage) -> None:
+        self._place, self._storage = place, storage
+        self._turn = threading.Lock()
+        self._reconciler, self._owner = self._begin()
+
+    def notice(self, landed: CommitObject, operation_id: str) -> Finalised:
+        return self._behind(landed).notice(landed, operation_id)
+
+    def flush(self) -> Finalised:
+        reconciler = self._behind(self._ask_newest())
+        reconciler.flush()
+        return reconciler.finalised()
+
+    def recover(self) -> RecoveryReport:
+        return self._behind(self._ask_newest()).recover()
+
+    def report(self) -> tuple[Finalised, int]:
+        """How far Phase D is, and how many operations were recovered."""
+        return self._reconciler.finalised(), self._reconciler.recovered
+
+    def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
+        return self._behind(self._ask_newest()).sweep(older_than_s=older_than_s, dry_run=dry_run)
+
+    def close(self) -> None:
+        self._reconciler.close()
+
+    def _begin(self) -> tuple[Reconciler, str]:
+        store = open_store(self._storage.uri, self._storage.options, self._storage.durability)
+        commit_log = CommitLog(store, MAIN_BRANCH)
+        schema, _, _ = read_schema(store, commit_log)
+        mouth = Mouth(self._ask_newest, self._say)
+        owner = mouth.newest.owner
+        return Reconciler(store, schema, commit_log, Manifest(store, MAIN), mouth, grace_s=GRACE_S), owner
+
+    def _behind(self, newest: CommitObject) -> Reconciler:
+        """The reconciler that works for the owner of this object: another life of the publisher needs another one."""
+        with self._turn:
+            if newest.owner != self._owner:
+                before = self._reconciler
+                self._reconciler, self._owner = self._begin()
+                threading.Thread(target=_close_quietly, args=(before,), daemon=True).start()
+            return self._reconciler
+
+    def _ask_newest(self) -> CommitObject:
+        newest: CommitObject = self._ask(lambda publisher: publisher.newest.options(concurrency_group="admin").remote())
+        return newest
+
+    def _say(self, remark: Remark) -> None:
+        self._ask(lambda publisher: publisher.remark.options(concurrency_group="admin").remote(remark))
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        module = ray()
+        publisher = find(self._place.publisher)
+        if publisher is None:
+            raise StorageError("the publisher is gone; it is asked again")
+        try:
+            answer = module.get(call(publisher), timeout=CALL_TIMEOUT_S)
+        except module.exceptions.RayError as error:
+            raise StorageError(f"the publisher does not answer: {first_line(error)}; it is asked again") from error
+        if isinstance(answer, OmnirayError):
+            raise answer
+        return answer
+
+
+class RemoteReconciler:
+    """The reconciler in its actor: it is told of every object that lands, however often it dies."""
+
+    def __init__(self, place: Place, storage: Storage, on_finalised: Callable[[Finalised], None]) -> None:
+        self._place, self._storage, self._on_finalised = place, storage, on_finalised
+        self._untold: SimpleQueue[tuple[CommitObject, str]] = SimpleQueue()
+        self._actor: Any = None
+        self.recovered = 0
+        threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True).start()
+
+    def notice(self, landed: CommitObject, operation_id: str) -> None:
+        self._untold.put((landed, operation_id))
+
+    async def ask(self) -> None:
+        """Hear how far it is, unless it is away."""
+        if self._actor is None:
+            return
+        with contextlib.suppress(ray().exceptions.RayError):
+            finalised, self.recovered = await self._actor.report.remote()
+            self._on_finalised(finalised)
+
+    def close(self) -> None:
+        """Finish Phase D and end. One that is away leaves the rest to the next writer, which finds it in storage."""
+        try:
+            for method in ("flush", "close"):
+                ray().get(getattr(self._found(), method).remote(), timeout=CALL_TIMEOUT_S)
+        except ray().exceptions.RayError as error:
+            log.warning("event=reconciler_not_closed error=%s", first_line(error))
+
+    def _tell(self) -> None:
+        while True:
+            landed, operation_id = self._untold.get()
+            while (finalised := self._told(landed, operation_id)) is None:
+                time.sleep(AWAY_PAUSE_S)
+            self._on_finalised(finalised)
+
+    def _told(self, landed: CommitObject, operation_id: str) -> Finalised | None:
+        try:
+            noticed = self._found().notice.remote(landed, operation_id)
+            finalised: Finalised = ray().get(noticed, timeout=CALL_TIMEOUT_S)
+        except (ray().exceptions.RayError, ValueError) as error:
+            log.warning("event=reconciler_away error=%s", first_line(error))
+            self._actor = None
+            return None
+        return finalised
+
+    def _found(self) -> Any:
+        if self._actor is None:
+            self._actor = create(ReconcilerActor, self._place.reconciler, self._place, self._storage, max_concurrency=8)
+        return self._actor
+
+
+def _close_quietly(reconciler: Reconciler) -> None:
+    try:
+        reconciler.close()
+    except OmnirayError as error:  # its successor does what it leaves
+        log.warning("event=reconciler_not_closed error=%s", error)
