@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.coordinator.queue_actor import RemoteQueues
 from omniray.coordinator.cluster import Storage
+from omniray.coordinator.queue_actor import RemoteQueues
 from omniray.coordinator.table_queues import Base, Question
 from omniray.engine.failpoints import Point
 from omniray.engine.identity import new_ulid
