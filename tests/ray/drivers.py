@@ -186,11 +186,13 @@ class _Keeper(_Driver):
             ray().kill(self._service.publisher, no_restart=False)
 
     def add_while_the_node_is_lost(self, count: int) -> list[str | None]:
-        """Insert people; after the first one the second node dies. The commit ids."""
+        """Insert people; while half of them are under way the second node dies. The commit ids."""
         first = add(self._client, "node-0")
-        others = [self._client.submit_mutate(INSERT, {"name": f"node-{n}", "age": None}) for n in range(1, count)]
+        half = range(1, count // 2)
+        under_way = [self._client.submit_mutate(INSERT, {"name": f"node-{n}", "age": None}) for n in half]
         self._nodes.lose()
-        return [first.commit_id, *(future.result().commit_id for future in others)]
+        after = [add(self._client, f"node-{n}") for n in range(count // 2, count)]
+        return [one.commit_id for one in (first, *(future.result() for future in under_way), *after)]
 
     def _node_of_publisher(self) -> str:
         deadline = time.monotonic() + TIMEOUT_S
