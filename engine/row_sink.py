@@ -35,10 +35,10 @@ class RowSink:
         open_table: Callable[[str], Table],
         announce: Callable[[Table], int],
         *,
-        inline_rows_max: int = INLINE_ROWS_MAX,
+        inline_rows_max: int | None = None,
     ) -> None:
         self._type, self._storage, self._open_table, self._announce = type, storage, open_table, announce
-        self._inline_rows_max = inline_rows_max
+        self._inline_rows_max = INLINE_ROWS_MAX if inline_rows_max is None else inline_rows_max
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0

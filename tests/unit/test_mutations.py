@@ -17,10 +17,9 @@ from omniray import (
     InputError,
     NotFound,
     ParseError,
-    PayloadMismatch,
     RecordError,
 )
-from omniray.engine.errors import QueryError
+from omniray.engine.errors import PayloadMismatch, QueryError
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.write import Author
 

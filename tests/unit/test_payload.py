@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omniray import LineageEntry, PayloadMismatch, WriteResult
+from omniray import LineageEntry, WriteResult
 from omniray.engine.conform import conform, conform_block
+from omniray.engine.errors import PayloadMismatch
 from omniray.engine.mode import Mode
 from omniray.engine.mutate import MutationIntent
 from omniray.engine.payload import LoadPayload

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray import Graph, InputError, PayloadMismatch, WriteResult
+from omniray import Graph, InputError, WriteResult
 from omniray.engine import row_sink
+from omniray.engine.errors import PayloadMismatch
 from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, CommitObject, Pin
