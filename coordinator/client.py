@@ -36,7 +36,6 @@ from omniray.engine.errors import (
 )
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
-from omniray.engine.identity import new_ulid
 from omniray.engine.line import Recovery
 from omniray.engine.load import LoadIntent, Progress
 from omniray.engine.load_options import LoadOptions
@@ -156,7 +155,7 @@ class Client:
         else:
             intent = self._graph.prepare_load(
                 source, options, author, expected_versions or {},
-                type=type, format=format, progress=progress, txn_id=txn_id or new_ulid(),
+                type=type, format=format, progress=progress, txn_id=txn_id,
             )  # fmt: skip
         with intent:
             request = intent.request(self._graph.schema_state.schema_hash)
@@ -182,7 +181,7 @@ class Client:
         author = self._written_by(actor, tenant)
         checked = MutationIntent.of(
             text, params or {}, self.schema, author, expected_versions or {},
-            name=name, now=now, txn_id=txn_id or new_ulid(),
+            name=name, now=now, txn_id=txn_id,
         )  # fmt: skip
         header = Header(
             checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,

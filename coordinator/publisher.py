@@ -183,7 +183,9 @@ class Publisher:
     def _join(self, known: _Waiting, request: Request) -> Future[WriteAnswer]:
         """The answer of the first try that is still under way, if it is the same write."""
         joined: Future[WriteAnswer] = known.answer
-        if isinstance(known.what, Remark) or known.what.header.payload_hash != request.header.payload_hash:
+        # A write whose id its caller did not choose has no hash, and nobody else can know the id.
+        first_hash = "" if isinstance(known.what, Remark) else known.what.header.payload_hash
+        if isinstance(known.what, Remark) or first_hash not in ("", request.header.payload_hash):
             joined = Future()
             joined.set_exception(_other_payload(request.header.commit_id))
         return joined
