@@ -27,6 +27,8 @@ _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray lets its workers yield to everybody else on the machine; but a publisher has many writers who wait for it.
+    "RAY_worker_niceness": "0",
 }
 
 
