@@ -64,8 +64,8 @@ from omniray.engine.write import Resolution, WriteResult
 log = logging.getLogger("omniray")
 
 THREADS = 8
-GATHER_SHARE = 0.15
-GATHER_S_MIN, GATHER_S_MAX = 0.004, 0.025
+GATHER_SHARE = 0.25
+GATHER_S_MIN, GATHER_S_MAX = 0.004, 0.1
 STANDSTILL_S = 60.0
 
 
