@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.fairness import Ticket
 from omniray.coordinator.gauges import Gauges
-from omniray.coordinator.round_steps import Queues, Remark, Round, RoundSteps
-from omniray.coordinator.rounds import (
+from omniray.coordinator.round_events import (
     Abandoned,
     Commit,
     Confirm,
@@ -30,18 +29,18 @@ from omniray.coordinator.rounds import (
     Gathered,
     Instruction,
     Judge,
-    Limits,
     Overtaken,
     Pause,
     Refuse,
     Release,
     Reserved,
     Resumed,
-    Rounds,
     Stage,
     Submitted,
     Unreserved,
 )
+from omniray.coordinator.round_steps import Queues, Remark, Round, RoundSteps
+from omniray.coordinator.rounds import Limits, Rounds
 from omniray.coordinator.table_queues import Cold
 from omniray.engine.errors import (
     Moved,

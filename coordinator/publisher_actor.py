@@ -9,7 +9,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,9 +148,6 @@ class PublisherActor:
             return await asyncio.wrap_future(self._publisher.submit(request))
         except OmnirayError as error:
             return error
-
-    async def submit_all(self, requests: Sequence[Request]) -> list[WriteAnswer | OmnirayError]:
-        return await asyncio.gather(*(self.submit(request) for request in requests))
 
     async def abandon(self, commit_id: str) -> None:
         self._publisher.abandon(commit_id)

@@ -18,7 +18,7 @@ from typing import Protocol
 from omniray.coordinator.conflicts import JudgedRound, WriteAnswer, judge_round
 from omniray.coordinator.facts import Reader, RoundState
 from omniray.coordinator.gauges import Gauges
-from omniray.coordinator.rounds import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
+from omniray.coordinator.round_events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
 from omniray.coordinator.table_queues import Base, Cold, StagedPin, TableStage, Taken
 from omniray.engine.errors import (
     Fenced,
@@ -173,17 +173,17 @@ class RoundSteps:
         try:
             outcomes = self._queues.stage(self._base(work.base), stages) if stages else []
         finally:  # a sidecar that is put after the round was cleared away would be nobody's
-            if announced is not None:
-                announced.result()
-            if not outcomes and work.is_void:
+            unannounced = announced.exception() if announced is not None else None
+            with self._lock:
+                staged = zip(stages, outcomes, strict=False)
+                work.staged = {s.announced.table_key: pin for s, pin in staged if isinstance(pin, StagedPin)}
+                is_void = work.is_void
+            if is_void:  # given up meanwhile: nobody else knows what has been staged since
                 self._delete(self._made_for(work))
-        with self._lock:
-            staged = zip(stages, outcomes, strict=True)
-            work.staged = {s.announced.table_key: pin for s, pin in staged if isinstance(pin, StagedPin)}
-            is_void = work.is_void
-        if is_void:  # given up meanwhile: nobody else knows what has been staged since
-            self._delete(self._made_for(work))
+        if is_void:
             return Overtaken(work.number)
+        if unannounced is not None:
+            raise unannounced
         if failures := [outcome for outcome in outcomes if not isinstance(outcome, StagedPin)]:
             return self._staging_failed(work, failures)
         work.ours = self._object(work)

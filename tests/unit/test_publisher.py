@@ -42,6 +42,7 @@ from omniray.engine.owner import take_over
 from omniray.engine.pinned import State
 from omniray.engine.request import Header, PreparedRequest, Request
 from omniray.engine.schema import Schema
+from omniray.engine.sidecar import Sidecar
 from omniray.engine.store import ObjectStore
 from omniray.engine.tables import NOTHING_REPLACED, StagedRows
 from omniray.engine.write import Affected, Resolution, TableWrite
@@ -330,6 +331,23 @@ def test_a_store_that_fails_while_staging_is_tried_again(store: ObjectStore, fai
         answers = service.in_one_round([person(service, "ann"), city(service, "rome")])
         assert [answer.result.affected_nodes for answer in answers] == [1, 1]
     assert (names(store), names(store, CITY)) == (["ann"], ["rome"])
+    assert left_behind(store) == NOTHING_LEFT
+
+
+def test_a_sidecar_that_can_not_be_put_leaves_nothing_of_what_was_staged_beside_it(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(store) as service:
+        put, failures = service.sidecars.put, [StorageError("503 SlowDown")]
+
+        def put_at_the_second_try(sidecar: Sidecar) -> None:
+            if failures:
+                raise failures.pop()
+            put(sidecar)
+
+        monkeypatch.setattr(service.sidecars, "put", put_at_the_second_try)
+        assert service.write(person(service, "ann")).result.affected_nodes == 1
+    assert names(store) == ["ann"]
     assert left_behind(store) == NOTHING_LEFT
 
 
