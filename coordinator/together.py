@@ -69,7 +69,7 @@ def _may_meet(loads: Sequence[LoadRequest], schema: Schema) -> bool:
     """Whether what one of the loads brings may decide about another: an id of both, or a node at the other's edge."""
     nodes: dict[str, list[set[str]]] = {}  # by table: for each load that brings any, their ids
     for key in {key for load in loads for key in load.tables}:
-        brought = [set(_texts(load.keys.tables[key][1][ID])) for load in loads if key in load.tables]
+        brought = [set(load.tables[key][ID].to_pylist()) for load in loads if key in load.tables]
         is_node = not isinstance(schema.by_table_key[key], EdgeType)
         if is_node:
             nodes[key] = brought

@@ -140,7 +140,7 @@ class MutationRequest:
         header = self.header
         intent = MutationIntent.of(
             self.text, self.params, schema, header.author, header.expected_versions,
-            name=self.name, now=self.now, txn_id=None,
+            name=self.name, now=self.now, txn_id=header.commit_id,
         )  # fmt: skip
         return intent.resolve(state)
 

@@ -307,6 +307,7 @@ def _one_round_of_everything() -> Iterator[Write]:
     yield _mutate('delete Person where name = "Ada"')
     yield _load("overwrite", "Knows", {"from": "Eve", "to": "Hal"}, expects=(KNOWS, "now"))
     yield _load("merge", "Knows", {"from": "Hal", "to": "Eve"})
+    yield _mutate('insert Knows { from: "Gil", to: "Eve" }')
 
 
 def _write_everything(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -182,8 +184,10 @@ class _Keeper(_Driver):
     def leave_first_node(self) -> None:
         """Have the publisher restarted until it is on the second node: Ray places it as it likes."""
         here = ray().get_runtime_context().get_node_id()
-        while self._node_of_publisher() == here:
+        node, pid = self._whereabouts_of_publisher()
+        while node == here:
             ray().kill(self._service.publisher, no_restart=False)
+            node, pid = self._whereabouts_of_publisher(after=pid)
 
     def add_while_the_node_is_lost(self, count: int) -> list[str | None]:
         """Insert people; while half of them are under way the second node dies. The commit ids."""
@@ -194,15 +198,17 @@ class _Keeper(_Driver):
         after = [add(self._client, f"node-{n}") for n in range(count // 2, count)]
         return [one.commit_id for one in (first, *(future.result() for future in under_way), *after)]
 
-    def _node_of_publisher(self) -> str:
+    def _whereabouts_of_publisher(self, after: int = 0) -> tuple[str, int]:
+        """Node and process; of the next one if the process has been killed, which takes a moment."""
         deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                return str(ray().get(self._service.publisher.__ray_call__.remote(_node)))
-            except ray().exceptions.RayError:
-                assert time.monotonic() < deadline, "the publisher does not come back"
-                time.sleep(0.1)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ray().exceptions.RayError):
+                node, pid = ray().get(self._service.publisher.__ray_call__.remote(_whereabouts))
+                if pid != after:
+                    return node, pid
+            time.sleep(0.1)
+        raise AssertionError("the publisher does not come back")
 
 
-def _node(actor: object) -> str:
-    return str(ray().get_runtime_context().get_node_id())
+def _whereabouts(actor: object) -> tuple[str, int]:
+    return str(ray().get_runtime_context().get_node_id()), os.getpid()

@@ -127,9 +127,6 @@ def test_merges_of_one_key_all_land_and_the_last_one_wins() -> None:
     assert round.writes[PERSON].replaced.num_rows == 1
 
 
-# Versions
-
-
 def test_merges_that_are_judged_together_replace_a_row_of_their_round_once() -> None:
     """They bring the same key, which a write before them has brought: the first of them takes its place."""
     insert = mutate("query q($name: String) { insert City { name: $name } }", name="bonn")
@@ -137,6 +134,21 @@ def test_merges_that_are_judged_together_replace_a_row_of_their_round_once() -> 
     round = judged(insert, *merges)
     assert landed(round) == ids_of(insert, *merges)
     assert round.writes[CITY].rows[ID].to_pylist() == ["bonn"]
+
+
+def test_an_id_that_another_write_of_the_round_was_given_is_taken() -> None:
+    """Rows without a key get their ids where they are read; whoever names one of them means that row."""
+    schema = parse_schema("node Note { text: String }")
+    sender = Sender(schema)
+    first = sender.load_request([{"text": "first"}], type="Note")
+    taken = first.tables["node:Note"][ID][0].as_py()
+    second = sender.load_request([{"id": taken, "text": "second"}], type="Note")
+    round = judge_round([first, second], Held(schema), schema)
+    assert isinstance(refusal(round, second), KeyConflict)
+    assert round.writes["node:Note"].rows["text"].to_pylist() == ["first"]
+
+
+# Versions
 
 
 def test_of_two_strict_writes_on_one_version_the_first_wins_and_the_second_is_told_by_whom() -> None:
