@@ -1,7 +1,7 @@
 """A Ray of the stress test's own, on this machine, and the processes of the actors on it.
 
-It never joins a Ray that runs already: what is killed here must be nobody else's. For a chaos it has a second node,
-so that there is one to lose.
+It never joins a Ray that runs already: what is killed here must be nobody else's. For a chaos it has more than one
+node, so that there is one to lose.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from omniray.coordinator.cluster import find, join, ray
@@ -27,25 +28,35 @@ _SYSTEM_CONFIG = {
 
 
 class Nodes:
-    """The nodes of a running cluster; the first one stays, the second one can be lost."""
+    """The nodes of a running cluster; the first one stays, the others can be lost or frozen."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
-        self._second: Any = None
+        self._others: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return 1 + len(self._others)
 
     @property
     def address(self) -> str:
         return str(self._cluster.address)
 
     def add(self) -> None:
-        """Bring up a second node."""
+        """Bring up another node."""
         with _quiet():
-            self._second = self._cluster.add_node(num_cpus=_cpus(), object_store_memory=OBJECT_STORE_BYTES)
+            node = self._cluster.add_node(num_cpus=_cpus(), object_store_memory=OBJECT_STORE_BYTES)
+        self._others[node.node_id] = node
 
-    def lose(self) -> None:
-        """Kill the second node at once; its actors go with it."""
+    def lose(self, node_id: str = "") -> None:
+        """Kill a node at once, the newest one if none is named; its actors go with it."""
+        node = self._others.pop(node_id or list(self._others)[-1])
         with _quiet():
-            self._cluster.remove_node(self._second, allow_graceful=False)
+            self._cluster.remove_node(node, allow_graceful=False)
+
+    def processes(self, node_id: str) -> list[int]:
+        """What runs on a node: its raylet, and the workers that the raylet has started."""
+        (raylet,) = self._others[node_id].all_processes["raylet"]
+        return [raylet.process.pid, *_children(raylet.process.pid)]
 
 
 @contextlib.contextmanager
@@ -92,6 +103,16 @@ def pid_of(name: str) -> int | None:
 
 def _pid(actor: object) -> int:
     return os.getpid()
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # one that has just ended
+            _, _, after_name = stat.read_text().rpartition(")")
+            if int(after_name.split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def _cpus() -> int:

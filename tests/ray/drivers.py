@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import omniray
@@ -19,7 +23,8 @@ from tests.graphs import AGE, CITY, INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
 from tests.ray.world import TIMEOUT_S, Served, add, quiet_ray
 
-PROCESSES = 3
+TORTURE = "OMNIRAY_TORTURE" in os.environ
+PROCESSES = 32 if TORTURE else 3
 
 
 @contextmanager
@@ -161,7 +166,7 @@ def _keep_cluster(pipe: Connection) -> None:
 
 
 class _Keeper(_Driver):
-    """A driver that has a cluster: it serves graphs from there, and can lose a node of it."""
+    """A driver that has a cluster: it serves graphs from there, and can lose or freeze a node of it."""
 
     def __init__(self, nodes: Nodes) -> None:
         super().__init__("keeper")
@@ -178,25 +183,60 @@ class _Keeper(_Driver):
     def down(self) -> None:
         self._service.down(TIMEOUT_S)
 
-    def add_node(self) -> None:
-        self._nodes.add()
+    def grow_to(self, nodes: int) -> None:
+        while len(self._nodes) < nodes:
+            self._nodes.add()
 
     def leave_first_node(self) -> None:
-        """Have the publisher restarted until it is on the second node: Ray places it as it likes."""
+        """Have the publisher restarted until it is on another node: Ray places it as it likes."""
         here = ray().get_runtime_context().get_node_id()
         node, pid = self._whereabouts_of_publisher()
         while node == here:
             ray().kill(self._service.publisher, no_restart=False)
             node, pid = self._whereabouts_of_publisher(after=pid)
 
-    def add_while_the_node_is_lost(self, count: int) -> list[str | None]:
-        """Insert people; while half of them are under way the second node dies. The commit ids."""
-        first = add(self._client, "node-0")
-        half = range(1, count // 2)
-        under_way = [self._client.submit_mutate(INSERT, {"name": f"node-{n}", "age": None}) for n in half]
-        self._nodes.lose()
-        after = [add(self._client, f"node-{n}") for n in range(count // 2, count)]
-        return [one.commit_id for one in (first, *(future.result() for future in under_way), *after)]
+    def add_while_the_node_is_lost(self, clients: int, count: int) -> tuple[list[str | None], float]:
+        """Insert people, each client one after another; amid that the publisher's node dies.
+
+        The commit ids, and the longest time for which nobody was answered.
+        """
+        node, _ = self._whereabouts_of_publisher()
+        with ThreadPoolExecutor(clients) as pool:
+            under_way = [pool.submit(self._add_timed, f"node-{number}", count) for number in range(clients)]
+            add(self._client, "first")
+            self._nodes.lose(node)
+            timed = sorted(one for future in under_way for one in future.result())
+        silences = (after - before for (before, _), (after, _) in pairwise(timed))
+        return [commit for _, commit in timed], max(silences)
+
+    def _add_timed(self, prefix: str, count: int) -> list[tuple[float, str | None]]:
+        """When each write was answered, and its commit id."""
+        commits = (add(self._client, f"{prefix}-{number}").commit_id for number in range(count))
+        return [(time.monotonic(), commit) for commit in commits]
+
+    def add_while_the_node_is_frozen(self, count: int) -> list[str | None]:
+        """Insert people; amid that everything on the publisher's node stops, and goes on when they are all answered.
+
+        It then finds that the cluster has given it up, and ends; then a last one is inserted. The commit ids.
+        """
+        node, _ = self._whereabouts_of_publisher()
+        frozen = self._nodes.processes(node)
+        people = [{"name": f"node-{number}", "age": None} for number in range(count)]
+        under_way = [self._client.submit_mutate(INSERT, one) for one in people[: count // 2]]
+        _signal_all(frozen, signal.SIGSTOP)
+        try:
+            under_way += [self._client.submit_mutate(INSERT, one) for one in people[count // 2 :]]
+            done = [future.result() for future in under_way]
+        finally:
+            _signal_all(frozen, signal.SIGCONT)
+        raylet, *workers = frozen
+        deadline = time.monotonic() + TIMEOUT_S
+        while _is_alive(raylet):
+            assert time.monotonic() < deadline, "the thawed node does not end"
+            time.sleep(0.1)
+        last = add(self._client, "last")
+        _signal_all(workers, signal.SIGKILL)  # Ray may leave some, who have nothing to do any more
+        return [one.commit_id for one in (*done, last)]
 
     def _whereabouts_of_publisher(self, after: int = 0) -> tuple[str, int]:
         """Node and process; of the next one if the process has been killed, which takes a moment."""
@@ -208,6 +248,20 @@ class _Keeper(_Driver):
                     return node, pid
             time.sleep(0.1)
         raise AssertionError("the publisher does not come back")
+
+
+def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process still runs: one whose parent has not noticed its end does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _whereabouts(actor: object) -> tuple[str, int]:
