@@ -15,6 +15,8 @@ from typing import Any
 
 from omniray.engine.errors import Unreachable
 
+log = logging.getLogger("omniray")
+
 NAMESPACE = "omniray"
 LOCAL = "local"
 CONNECT_TIMEOUT_S = 5.0
@@ -126,6 +128,22 @@ def _init(**options: Any) -> None:
         warnings.filterwarnings("ignore", category=ResourceWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         ray().init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING, **options)
+    hush()
+
+
+def hush() -> None:
+    """Have what Ray says of every process that dies logged: it writes it to standard output, where answers go.
+
+    There is no setting for it. A Ray that has no such function any more goes on as it likes, and a test says so.
+    """
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = _log_lines
+
+
+def _log_lines(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+    log.info("event=ray_says text=%s", " ".join(data["lines"]))
 
 
 def leave() -> None:

@@ -203,8 +203,7 @@ def main() -> None:
     tell.console.print(
         "[bold]omniray[/]: any number of writers, one graph of Lance tables, one atomic commit at a time."
     )
-    # Ray prints a paragraph for each process that is killed; here that is the plan.
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), s3_server() as endpoint:
+    with s3_server() as endpoint:
         graph = Home(f"s3://{BUCKET}/graph", {**STORAGE, "aws_endpoint": endpoint})
         tell.step("Start")
         omniray.init(graph.uri, schema=SCHEMA, storage_options=graph.storage_options, actor="demo").close()

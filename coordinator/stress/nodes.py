@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,9 +50,12 @@ class Nodes:
 
     def lose(self, node_id: str = "") -> None:
         """Kill a node at once, the newest one if none is named; its actors go with it."""
-        node = self._others.pop(node_id or list(self._others)[-1])
+        node_id = node_id or list(self._others)[-1]
+        for pid in self.processes(node_id):  # Ray itself would leave workers some time to notice that they are alone
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         with _quiet():
-            self._cluster.remove_node(node, allow_graceful=False)
+            self._cluster.remove_node(self._others.pop(node_id), allow_graceful=False)
 
     def processes(self, node_id: str) -> list[int]:
         """What runs on a node: its raylet, and the workers that the raylet has started."""
@@ -62,7 +66,6 @@ class Nodes:
 @contextlib.contextmanager
 def running_nodes() -> Iterator[Nodes]:
     """A cluster with one node, which this process has joined; all of it is gone when the block ends."""
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # Ray would hold lines back, and write them when this is over
     module = ray()
     with _quiet():
         from ray.cluster_utils import Cluster
@@ -75,21 +78,13 @@ def running_nodes() -> Iterator[Nodes]:
                 "_system_config": _SYSTEM_CONFIG,
             },
         )  # fmt: skip
-    with silence():
-        try:
-            join(str(cluster.address))
-            yield Nodes(cluster)
-        finally:
-            with _quiet():
-                module.shutdown()
-                cluster.shutdown()
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Nothing on stdout: Ray tells every process that has joined it about each node that dies."""
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        yield
+    try:
+        join(str(cluster.address))
+        yield Nodes(cluster)
+    finally:
+        with _quiet():
+            module.shutdown()
+            cluster.shutdown()
 
 
 def pid_of(name: str) -> int | None:

@@ -17,7 +17,6 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from omniray.coordinator.client import Client, connect
-from omniray.coordinator.stress.nodes import silence
 from omniray.coordinator.stress.writer import NS_PER_S, run_writer
 from omniray.engine.errors import OmnirayError, StorageError, Unreachable
 
@@ -138,7 +137,7 @@ class Writers:
 def write(task: Task, number: int, pipe: Connection) -> None:
     """What a writer's process does: connect, say so, wait for the start, and work until its time is over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
-    with silence(), _connected(task, number) as client, contextlib.suppress(EOFError):
+    with _connected(task, number) as client, contextlib.suppress(EOFError):
         pipe.send(number)
         seconds = (pipe.recv() - time.monotonic_ns()) / NS_PER_S
         run_writer(

@@ -77,6 +77,17 @@ def test_a_publisher_that_is_killed_around_its_put_is_replaced_and_its_writes_ar
     assert plain.count(f"around-{point}") == 1, "plain readers see it too"
 
 
+def test_what_ray_says_of_a_process_that_died_is_logged_and_not_printed(
+    graph: Served, client: omniray.Client, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray writes it to standard output, where the document of a command goes."""
+    graph.arm(graph.place.publisher, f"{Point.C_BEFORE_PUT}=kill")
+    with caplog.at_level("INFO", "omniray"):
+        add(client, "said")
+        graph.wait_until(lambda: "ray_says" in caplog.text, "Ray says so")
+    assert capfd.readouterr().out == ""
+
+
 def test_publishers_that_are_killed_at_any_time_under_load_lose_and_double_nothing(
     graph: Served, members: Sequence[Member]
 ) -> None:

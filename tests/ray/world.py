@@ -50,6 +50,7 @@ def local_ray() -> Iterator[str]:
             "local", namespace=NAMESPACE, num_cpus=2, include_dashboard=False, log_to_driver=False,
             object_store_memory=OBJECT_STORE_BYTES,
         )  # fmt: skip
+    cluster.hush()
     try:
         yield cluster.address()
     finally:
