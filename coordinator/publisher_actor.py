@@ -22,6 +22,7 @@ from omniray.coordinator.queue_actor import RemoteQueues
 from omniray.coordinator.reconciler import Finalised
 from omniray.coordinator.reconciler_actor import RemoteReconciler
 from omniray.coordinator.round_steps import Remark
+from omniray.coordinator.wire import packed, unpacked
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import Fenced, LineOwned, NotFound, OmnirayError, Unreachable
@@ -139,7 +140,10 @@ class PublisherActor:
 
     # Writes
 
-    async def submit(self, request: Request) -> WriteAnswer | OmnirayError:
+    async def submit(self, sent: bytes) -> bytes:
+        return packed(await self._submit(unpacked(sent)))
+
+    async def _submit(self, request: Request) -> WriteAnswer | OmnirayError:
         if self._is_leaving and self._publisher.under_way(request.header.commit_id) is None:
             return _leaving(self._address)
         if self._has_ended:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omniray.coordinator import cluster
 from omniray.coordinator.cluster import Place, Storage, ray
 from omniray.engine.commit_log import MAIN_BRANCH
+from omniray.coordinator.wire import packed, unpacked
 from omniray.engine.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
@@ -41,7 +42,7 @@ class Service:
         """Send a write and wait for its answer, which is raised if it is an error."""
         module = ray()
         try:
-            answer = module.get(self.publisher.submit.remote(request), timeout=timeout_s)
+            answer = unpacked(module.get(self.publisher.submit.remote(packed(request)), timeout=timeout_s))
         except module.exceptions.GetTimeoutError as error:
             self.publisher.abandon.remote(request.header.commit_id)
             raise OutcomeUnknown("no answer in time", txn_id=request.header.commit_id) from error
