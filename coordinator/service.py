@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from omniray.coordinator import cluster
 from omniray.coordinator.cluster import Place, Storage, ray
-from omniray.engine.commit_log import MAIN_BRANCH
 from omniray.coordinator.wire import packed, unpacked
+from omniray.engine.commit_log import MAIN_BRANCH
 from omniray.engine.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
