@@ -13,6 +13,7 @@ from zlib import crc32
 from omniray.coordinator.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
 from omniray.coordinator.cluster import Place, Storage, ray
 from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.coordinator.wire import packed, unpacked
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import OmnirayError, StorageError
 from omniray.engine.schema_files import read_schema
@@ -31,15 +32,16 @@ class QueuesActor:
         schema, _, _ = read_schema(store, CommitLog(store, MAIN_BRANCH))
         self._queues = TableQueues(store, schema)
 
-    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
-        return self._queues.read(base, questions)
+    def read(self, asked: bytes) -> bytes:
+        return packed(self._queues.read(*unpacked(asked)))
 
-    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
-        return self._queues.stage(base, stages)
+    def stage(self, asked: bytes) -> bytes:
+        return packed(self._queues.stage(*unpacked(asked)))
 
-    def drop(self, table_keys: Sequence[str]) -> list[None]:
+    def drop(self, asked: bytes) -> bytes:
+        (table_keys,) = unpacked(asked)
         self._queues.drop(table_keys)
-        return [None for _ in table_keys]
+        return packed([None for _ in table_keys])
 
 
 class RemoteQueues:
@@ -58,20 +60,20 @@ class RemoteQueues:
         return self._each(
             questions,
             lambda q: q.table_key,
-            lambda owner, part: owner.read.remote(_part(base, [q.table_key for q in part]), part),
+            lambda owner, part: owner.read.remote(packed((_part(base, [q.table_key for q in part]), part))),
         )
 
     def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
         return self._each(
             stages,
             lambda s: s.announced.table_key,
-            lambda owner, part: owner.stage.remote(_part(base, [s.announced.table_key for s in part]), part),
+            lambda owner, part: owner.stage.remote(packed((_part(base, [s.announced.table_key for s in part]), part))),
         )
 
     def drop(self, table_keys: Sequence[str]) -> None:
         """Best effort: an owner that is gone has nothing to forget, and what it keeps is compared with its pin."""
         try:
-            self._each(table_keys, lambda key: key, lambda owner, part: owner.drop.remote(part))
+            self._each(table_keys, lambda key: key, lambda owner, part: owner.drop.remote(packed((part,))))
         except StorageError as error:
             log.warning("event=drop_failed error=%s", error)
 
@@ -89,7 +91,7 @@ class RemoteQueues:
                 owner: call(self._owner(owner), [parts[i] for i in indexes]) for owner, indexes in by_owner.items()
             }
             for owner, answered in zip(calls, module.get(list(calls.values()), timeout=CALL_TIMEOUT_S), strict=True):
-                for index, answer in zip(by_owner[owner], answered or [], strict=False):
+                for index, answer in zip(by_owner[owner], unpacked(answered), strict=True):
                     answers[index] = answer
         except module.exceptions.RayTaskError as error:
             raise _as_ours(error) from error
@@ -106,7 +108,7 @@ class RemoteQueues:
         for owner in owners:
             while time.monotonic() < deadline:
                 try:
-                    module.get(self._owner(owner).drop.remote([]), timeout=CALL_TIMEOUT_S)
+                    module.get(self._owner(owner).drop.remote(packed(([],))), timeout=CALL_TIMEOUT_S)
                     break
                 except (module.exceptions.RayError, ValueError):
                     with self._lock:

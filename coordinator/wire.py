@@ -1,4 +1,4 @@
-"""Writes and answers as bytes, on their way between a client and the publisher.
+"""Writes and answers as bytes, on their way between clients and actors.
 
 Ray would pickle them too, in Python and column by column: for a hundred rows that costs each side more than reading and
 judging them. Here a table is one Arrow stream, of its own rows only even where it is a slice of a larger one.

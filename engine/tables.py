@@ -15,6 +15,7 @@ Rules kept here (a test walks the source and fails if a module that is not named
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import uuid
@@ -37,6 +38,7 @@ from omniray.engine.filters import pushed_down
 from omniray.engine.namespace import Attempt, History, Restoring
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.store import ObjectStore
+from omniray.engine.uploads import Uploads
 from omniray.engine.version_names import final_path, history_path
 
 ROWADDR = "_rowaddr"
@@ -168,6 +170,11 @@ class TableStorage:
         self._store = store
         self._session = lance.Session()
 
+    @functools.cached_property
+    def _uploads(self) -> Uploads | None:
+        is_remote = self._store.lance_options is not None
+        return Uploads(self._store, STORAGE_VERSION) if is_remote else None
+
     def uri(self, type: ElementType) -> str:
         return f"{self._store.uri}/{type.path}"
 
@@ -255,7 +262,14 @@ class TableStorage:
         return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged, together[ID])
 
     def _stage_inline(self, table: Table, rows: pa.Table) -> StagedRows:
-        return self.stage_rows(table, rows) if rows.num_rows else StagedRows((), 0)
+        """Write a few rows; to a remote store they may be under way until the version is committed."""
+        if not rows.num_rows:
+            return StagedRows((), 0)
+        if self._uploads is None:
+            return self.stage_rows(table, rows)
+        with storage_errors(table.type):
+            fragments = self._uploads.begin(table.type, table.dataset, rows)
+        return self.stage_rows(table, rows) if fragments is None else StagedRows(tuple(fragments), rows.num_rows)
 
     def _delete(self, table: Table, replaced: pa.Table) -> tuple[list[FragmentMetadata], list[int]]:
         """Deletion vectors for the rows at these addresses, and the fragments that are gone as a whole."""
@@ -319,6 +333,9 @@ class TableStorage:
                 )
             except CommitConflictError as error:
                 raise VersionTaken(table.type.table_key, expected, None) from error
+            finally:
+                if self._uploads is not None and change.inline is not None:
+                    self._uploads.finish(change.inline.files)
         entry = attempt.created[-1]
         if not entry["version"] == dataset.version == expected:
             self._store.delete(self._staging_path(table.type, entry["manifest_path"]))
