@@ -7,10 +7,14 @@ anything pins the version.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
+import weakref
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -29,7 +33,8 @@ class Uploads:
     def __init__(self, store: ObjectStore, storage_version: str) -> None:
         self._session = LanceFileSession(store.uri, storage_options=store.lance_options)
         self._storage_version = storage_version
-        self._folder = tempfile.TemporaryDirectory(prefix="omniray-rows-", ignore_cleanup_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="omniray-rows-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
         self._lock = threading.Lock()
         self._encoders: dict[str, lance.LanceDataset] = {}
@@ -38,12 +43,12 @@ class Uploads:
     def begin(self, type: ElementType, dataset: lance.LanceDataset, rows: pa.Table) -> list[FragmentMetadata] | None:
         """Encode rows and begin to upload them; None if the table numbers its columns in a way of its own."""
         encoder = self._encoder(type)
-        if encoder.lance_schema != dataset.lance_schema:
+        if _numbers(encoder.lance_schema.fields()) != _numbers(dataset.lance_schema.fields()):
             return None
         fragments: list[FragmentMetadata] = write_fragments(rows, encoder, data_storage_version=self._storage_version)
         for fragment in fragments:
             for file in fragment.files:
-                source = Path(self._folder.name, type.path, "data", file.path)
+                source = self._folder / type.path / "data" / file.path
                 target = f"{type.path}/data/{file.path}"
                 self._under_way[file.path] = self._pool.submit(self._upload, source, target)
         return fragments
@@ -66,7 +71,11 @@ class Uploads:
         with self._lock:
             if type.path not in self._encoders:
                 self._encoders[type.path] = lance.write_dataset(
-                    type.arrow.empty_table(), f"{self._folder.name}/{type.path}",
+                    type.arrow.empty_table(), str(self._folder / type.path),
                     data_storage_version=self._storage_version,
                 )  # fmt: skip
             return self._encoders[type.path]
+
+
+def _numbers(fields: Iterable[Any]) -> list[tuple[str, int, list[Any]]]:
+    return [(field.name(), field.id(), _numbers(field.children())) for field in fields]
