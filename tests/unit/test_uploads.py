@@ -83,9 +83,8 @@ def test_a_table_that_numbers_its_columns_in_a_way_of_its_own_is_written_to_dire
 ) -> None:
     """A column that was added later has another number: in a file with the old one it would seem to be missing."""
     *others, age = PERSON.arrow
-    evolved = lance.write_dataset(
-        pa.schema([*others, pa.field("gone", pa.int32())]).empty_table(), tmp_path / "evolved"
-    )
+    first = pa.schema([*others, pa.field("gone", pa.int32())])
+    evolved = lance.write_dataset(first.empty_table(), tmp_path / "evolved")
     evolved.add_columns(age)
     evolved.drop_columns(["gone"])
     assert evolved.schema == PERSON.arrow
