@@ -43,8 +43,7 @@ def judge_together(run: Sequence[Request], state: State, schema: Schema) -> list
     if len(loads) < 2 or _may_meet(loads, schema):
         return None
     with KeyLog(schema) as log:
-        for load in loads:
-            log.extend(load.keys)
+        log.extend(*(load.keys for load in loads))
         verdict = judge(log, schema, state, lookup_keys_max=LOOKUP_KEYS_MAX)
     return None if verdict.refusal is not None else _divided(loads, verdict)
 

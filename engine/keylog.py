@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -82,16 +83,19 @@ class TableLog:
         self.rows += rows.num_rows
         return int(chunk.nbytes)
 
-    def extend(self, keys: pa.Table, sources: np.ndarray[Any, Any]) -> int:
-        """Take keys that another log has numbered from 0; `sources` gives the number here for each number there."""
-        row, source = keys.column_names.index("row"), keys.column_names.index("source")
-        keys = keys.set_column(row, "row", pa.array(keys["row"].to_numpy() + self.rows, pa.int64()))
-        if keys.num_rows:
-            keys = keys.set_column(source, "source", pa.array(sources[keys["source"].to_numpy()], pa.int32()))
-        self.buffer.append(keys)
-        self.buffer_bytes += keys.nbytes
-        self.rows += keys.num_rows
-        return int(keys.nbytes)
+    def extend(self, others: Sequence[tuple[pa.Table, np.ndarray[Any, Any]]]) -> int:
+        """Take keys that other logs have numbered from 0, each with the numbers that its sources have here."""
+        chunk = pa.concat_tables([keys for keys, _ in others])
+        columns = dict(zip(chunk.column_names, chunk.columns, strict=True))
+        columns["row"] = pa.array(np.arange(self.rows, self.rows + chunk.num_rows, dtype=np.int64))
+        if any(numbers.any() for _, numbers in others):
+            sources = [numbers[keys["source"].to_numpy()] for keys, numbers in others if keys.num_rows]
+            columns["source"] = pa.array(np.concatenate(sources), pa.int32())
+        chunk = pa.table(columns)
+        self.buffer.append(chunk)
+        self.buffer_bytes += chunk.nbytes
+        self.rows += chunk.num_rows
+        return int(chunk.nbytes)
 
     def delete(self, ids: pa.StringArray) -> None:
         self._deleted.append(ids)
@@ -161,13 +165,16 @@ class KeyLog:
         """Everything that was added, to be sent to another process."""
         return PackedKeys(tuple(self._sources), {key: (t.mode, self._arrow(t)) for key, t in self._tables.items()})
 
-    def extend(self, packed: PackedKeys) -> None:
-        """Take the keys of another log, whose rows come after those of this one."""
-        numbers = np.array([self._sources.setdefault(name, len(self._sources)) for name in packed.sources], np.int32)
-        for key, (mode, keys) in packed.tables.items():
-            type = self._schema.by_table_key[key]
-            self.begin(type, mode)
-            self._buffer_bytes += self._tables[key].extend(keys, numbers)
+    def extend(self, *others: PackedKeys) -> None:
+        """Take the keys of other logs, whose rows come after those of this one, in their order."""
+        parts: defaultdict[str, list[tuple[pa.Table, np.ndarray[Any, Any]]]] = defaultdict(list)
+        for packed in others:
+            numbers = [self._sources.setdefault(name, len(self._sources)) for name in packed.sources]
+            for key, (mode, keys) in packed.tables.items():
+                self.begin(self._schema.by_table_key[key], mode)
+                parts[key].append((keys, np.array(numbers, np.int32)))
+        for key, part in parts.items():
+            self._buffer_bytes += self._tables[key].extend(part)
         if self._buffer_bytes > BUFFER_BYTES_MAX:
             self._spill(max(self._tables.values(), key=lambda table: table.buffer_bytes))
 

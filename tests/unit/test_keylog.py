@@ -145,3 +145,22 @@ def test_properties_that_differ_only_in_case_are_kept_apart() -> None:
         rows = [{"id": "a", "name": "a", "eMail": "x"}, {"id": "b", "name": "b", "email": "x"}]
         log.add(PERSON, pa.Table.from_pylist(rows, schema=PERSON.arrow), pa.array([1, 2]), "")
         assert judge(log, SCHEMA, PinnedRows(SCHEMA, {})).refusal is None
+
+
+@pytest.mark.parametrize("files", [("a.csv", "b.csv"), ("a.csv", "a.csv")])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_logs_that_are_put_together_are_as_if_all_had_been_added_to_one(files: tuple[str, str], at_once: bool) -> None:
+    parts = []
+    with KeyLog(SCHEMA) as whole, KeyLog(SCHEMA) as together:
+        whole.begin(PERSON, Mode.APPEND)
+        for number, file in enumerate(files):
+            with KeyLog(SCHEMA) as part:
+                part.begin(PERSON, Mode.APPEND)
+                for log in (part, whole):
+                    add_people(log, f"{number}x", f"{number}y", source=file)
+                    add_people(log, f"{number}z", source="last.csv")
+                parts.append(part.packed())
+        for some in (parts,) if at_once else ([part] for part in parts):
+            together.extend(*some)
+        assert keys_of(together, "node:Person").to_pylist() == keys_of(whole, "node:Person").to_pylist()
+        assert together.places() == whole.places()
