@@ -20,7 +20,7 @@ from bench.peers.systems import Place, serving
 from bench.s3server import S3Server, running_server
 
 START_MARGIN_S = 0.5
-DRAIN_S = 180.0
+DRAIN_S = 60.0
 STUCK = "no answer"
 
 

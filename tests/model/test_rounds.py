@@ -26,7 +26,9 @@ from omniray.coordinator.rounds import (
 from omniray.engine import line
 from omniray.engine.errors import OmnirayError, StorageError
 from omniray.engine.line import CommitObject
-from tests.model.round_world import LATE_ANSWERS, Publisher, Told, Weather, run
+from tests.model.round_publisher import Publisher
+from tests.model.round_terms import LATE_ANSWERS, Told, Weather
+from tests.model.round_world import run
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
 SEEDS = int(os.environ.get("OMNIRAY_SEEDS", 100_000 if TORTURE else 2_000))
