@@ -15,7 +15,6 @@ Rules kept here (a test walks the source and fails if a module that is not named
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import re
 import uuid
@@ -169,11 +168,8 @@ class TableStorage:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._session = lance.Session()
-
-    @functools.cached_property
-    def _uploads(self) -> Uploads | None:
-        is_remote = self._store.lance_options is not None
-        return Uploads(self._store, STORAGE_VERSION) if is_remote else None
+        # One from the start: threads that each made their own would not know of each other's uploads.
+        self._uploads = Uploads(store, STORAGE_VERSION) if store.lance_options is not None else None
 
     def uri(self, type: ElementType) -> str:
         return f"{self._store.uri}/{type.path}"

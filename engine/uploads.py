@@ -30,11 +30,11 @@ THREADS = 8
 class Uploads:
     """The uploads of one process to one graph. Threads may share it."""
 
+    _session: LanceFileSession
+    _folder: Path
+
     def __init__(self, store: ObjectStore, storage_version: str) -> None:
-        self._session = LanceFileSession(store.uri, storage_options=store.lance_options)
-        self._storage_version = storage_version
-        self._folder = Path(tempfile.mkdtemp(prefix="omniray-rows-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._store, self._storage_version = store, storage_version
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
         self._lock = threading.Lock()
         self._encoders: dict[str, lance.LanceDataset] = {}
@@ -69,12 +69,20 @@ class Uploads:
     def _encoder(self, type: ElementType) -> lance.LanceDataset:
         """An empty table of the same schema: with it Lance gives the columns of a file the numbers of the table's."""
         with self._lock:
+            if not self._encoders:
+                self._open()
             if type.path not in self._encoders:
                 self._encoders[type.path] = lance.write_dataset(
                     type.arrow.empty_table(), str(self._folder / type.path),
                     data_storage_version=self._storage_version,
                 )  # fmt: skip
             return self._encoders[type.path]
+
+    def _open(self) -> None:
+        """Make ready for the first rows: who only reads needs no folder."""
+        self._session = LanceFileSession(self._store.uri, storage_options=self._store.lance_options)
+        self._folder = Path(tempfile.mkdtemp(prefix="omniray-rows-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
 
 def _numbers(fields: Iterable[Any]) -> list[tuple[str, int, list[Any]]]:
