@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck unit torture simulate bench bench-engine clean
+.PHONY: help venv demo test lint format typecheck unit torture simulate bench bench-engine bench-spark demo-spark clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)  ## eight writers on one graph on S3, through a coordinator on Ray, while things are killed
 	@$(PY) -m omniray.coordinator.demo
+
+demo-spark: $(STAMP)  ## a pipeline on Spark: a data set with planted faults becomes one commit and a table of rejects
+	@$(PY) -m omniray.workers.spark.pipeline.demo
 
 test: lint typecheck unit  ## everything that must pass: ruff, mypy, pytest with coverage
 
@@ -51,6 +54,9 @@ bench: $(STAMP)  ## ours beside the peers: many writers at once, on S3 with late
 
 bench-engine: $(STAMP)  ## ours beside the bare library: loads, single rows, S3 latency, long histories
 	$(PY) -m bench.engine $(ARGS)
+
+bench-spark: $(STAMP)  ## frames into a graph beside Spark writing Parquet, the handoff to Ray, memory
+	$(PY) -m bench.spark $(ARGS)
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist src/omniray.egg-info .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis

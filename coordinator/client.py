@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -51,6 +51,7 @@ from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
     from omniray.coordinator.publisher_actor import Status
+    from omniray.spark import SparkTransaction
 
 TIMEOUT_S = 60.0
 IN_FLIGHT_MAX = 64
@@ -121,6 +122,10 @@ class Client:
         return self._graph.uri
 
     @property
+    def storage_options(self) -> Mapping[str, str]:
+        return self._graph.storage_options
+
+    @property
     def graph_id(self) -> str:
         return self._graph.schema_state.graph_id
 
@@ -149,7 +154,7 @@ class Client:
         """Load records of any number in one atomic commit, as `Graph.load` does."""
         self._refuse_closed()
         options = LoadOptions.checked(mode, on_error, rejects)
-        author = self._written_by(actor, tenant)
+        author = self.written_by(actor, tenant)
         if txn_id is None and (files := _large_files(source)):
             intent = self._staged_by_workers(files, options, author, expected_versions or {}, type, format)
         else:
@@ -157,6 +162,23 @@ class Client:
                 source, options, author, expected_versions or {},
                 type=type, format=format, progress=progress, txn_id=txn_id,
             )  # fmt: skip
+        return self.commit_load(intent, timeout_s)
+
+    def begin_load(
+        self,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        txn_id: str | None = None,
+        announced: Iterable[str] = (),
+    ) -> LoadIntent:
+        """A load whose parts are made elsewhere, as `Graph.begin_load`."""
+        self._refuse_closed()
+        return self._graph.begin_load(options, author, expected_versions, txn_id=txn_id, announced=announced)
+
+    def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
+        """Have a load that has all its parts committed."""
         with intent:
             request = intent.request(self._graph.schema_state.schema_hash)
             answer = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
@@ -178,7 +200,7 @@ class Client:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
         self._refuse_closed()
         now = datetime.now(UTC)
-        author = self._written_by(actor, tenant)
+        author = self.written_by(actor, tenant)
         checked = MutationIntent.of(
             text, params or {}, self.schema, author, expected_versions or {},
             name=name, now=now, txn_id=txn_id,
@@ -198,6 +220,16 @@ class Client:
         """`mutate`, in the background."""
         self._refuse_closed()
         return self._pool.submit(self.mutate, text, params, **options)
+
+    def spark_transaction(
+        self, *, mode: str = "append", txn_id: str | None = None, actor: str | None = None, tenant: str | None = None
+    ) -> SparkTransaction:
+        """Several Spark frames in one atomic commit: `with …spark_transaction() as tx: tx.write(df, "Person")`."""
+        from omniray.spark import transaction  # only for those who have Spark
+
+        self._refuse_closed()
+        author = self.written_by(actor, tenant)
+        return transaction(self, mode=mode, txn_id=txn_id, actor=author.actor, tenant=author.tenant)
 
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
         """A writer that gathers records and loads them in batches; `options` are those of `load`."""
@@ -222,7 +254,7 @@ class Client:
     ) -> LoadIntent:
         """A load of several large files, each of them read, checked and staged by a worker."""
         uri, _, _, storage_options, _, _ = self._arguments
-        intent = self._graph.begin_load(options, author, expected_versions)
+        intent = self.begin_load(options, author, expected_versions)
         try:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
             since_us = intent.announce(one.table_key for one in concerned)
@@ -297,7 +329,8 @@ class Client:
                 txn_id=request.header.commit_id, **gone.facts,
             ) from gone  # fmt: skip
 
-    def _written_by(self, actor: str | None, tenant: str | None) -> Author:
+    def written_by(self, actor: str | None, tenant: str | None) -> Author:
+        """For whom a write is made: as it says, else as this client does."""
         given = {"actor": actor, "tenant": tenant}
         return replace(self._author, **{name: value for name, value in given.items() if value is not None})
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
 
 from omniray.engine.birth import give_birth
 from omniray.engine.clock import suspension_aware_clock
@@ -25,21 +27,25 @@ from omniray.engine.load import LoadIntent, Progress, prepare_load
 from omniray.engine.load_options import LoadOptions
 from omniray.engine.manifest import LineageEntry, Manifest
 from omniray.engine.mutate import MutationIntent
-from omniray.engine.owner import release, take_over
+from omniray.engine.owner import is_owner_known_dead, release, take_over
 from omniray.engine.part import StagedPart, stage_part
 from omniray.engine.repair import Repair, RepairReport
 from omniray.engine.schema import Schema
 from omniray.engine.schema_files import SchemaState, read_schema
-from omniray.engine.sidecar import Sidecars
+from omniray.engine.sidecar import SidecarIntent, Sidecars
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.sources import open_source
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
+from omniray.engine.table_part import TablePart, read_part
 from omniray.engine.tables import Table, TableStorage
 from omniray.engine.tip import Tip
 from omniray.engine.write import Author, Outcome, Resolution, WriteResult, checked_txn_id
 from omniray.engine.writer import Writer
+
+if TYPE_CHECKING:
+    from omniray.spark import SparkTransaction
 
 
 def init(
@@ -148,6 +154,11 @@ class Graph:
         return self._store.uri
 
     @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options it was opened with, for those who open it elsewhere."""
+        return self._store.lance_options or {}
+
+    @property
     def schema(self) -> Schema:
         return self._schema
 
@@ -211,15 +222,48 @@ class Graph:
         return prepare_load(
             source, self._schema, options, author, expected_versions,
             storage=self._storage, open_table=self._open_newest, type_name=type, format=format, progress=progress,
-            txn_id=txn_id, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._reading.newest),
+            txn_id=txn_id, lease=self._new_lease(),
         )  # fmt: skip
 
-    def begin_load(self, options: LoadOptions, author: Author, expected_versions: Mapping[str, int]) -> LoadIntent:
-        """A load whose parts are staged elsewhere, with `stage_part`, and added to it."""
+    def begin_load(
+        self,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        txn_id: str | None = None,
+        announced: Iterable[str] = (),
+    ) -> LoadIntent:
+        """A load whose parts are made elsewhere, with `stage_part` or `read_part`, and added to it.
+
+        `announced` are the operations by which others have said that they stage for it: it releases them in the end.
+        """
+        lease = self._new_lease()
+        lease.adopt(announced)
         return LoadIntent(
             self._schema, options, author, expected_versions, self._storage, self._open_newest,
-            txn_id=None, lease=Lease(self._sidecars, str(MAIN_BRANCH), self._reading.newest),
+            txn_id=txn_id, lease=lease, in_parts=True,
         )  # fmt: skip
+
+    def commit_load(self, intent: LoadIntent) -> WriteResult:
+        """Judge and commit a load that has all its parts."""
+        self._writable(MAIN)
+        submitted_at = self._reading.refresh() if intent.resubmittable else None
+        with intent:
+            return intent.finished(self._writer.commit(intent, submitted_at))
+
+    def read_part(
+        self, batches: Iterable[pa.RecordBatch], type: str, source: str, announced: SidecarIntent
+    ) -> TablePart:
+        """Check rows that are part of a load and stage them if they are many; `announced` says for which write."""
+        lease = self._new_lease()
+        return read_part(
+            batches, self._schema.type(type), source, storage=self._storage, open_table=self._open_newest,
+            announce=lambda table: lease.take(announced, table), lease=lease,
+        )  # fmt: skip
+
+    def _new_lease(self) -> Lease:
+        return Lease(self._sidecars, str(MAIN_BRANCH), self._reading.newest)
 
     def stage_part(
         self, source: Any, options: LoadOptions, since_us: int, *, type: str | None = None, format: str | None = None
@@ -264,6 +308,15 @@ class Graph:
             txn_id=txn_id,
         )
         return self._writer.commit(intent, submitted_at)
+
+    def spark_transaction(
+        self, *, mode: str = "append", txn_id: str | None = None, actor: str = "spark", tenant: str = ""
+    ) -> SparkTransaction:
+        """Several Spark frames in one atomic commit: `with graph.spark_transaction() as tx: tx.write(df, "Person")`."""
+        from omniray.spark import transaction  # beyond the engine, and only for those who have Spark
+
+        self._writable(MAIN)
+        return transaction(self, mode=mode, txn_id=txn_id, actor=actor, tenant=tenant)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is through: then plain Lance readers see them too."""
@@ -390,6 +443,12 @@ class Graph:
     def owner(self) -> str:
         """Who may extend the line now: everybody (`embedded`), or one incarnation of a coordinator."""
         return self._reading.refresh().owner
+
+    @property
+    def served(self) -> bool:
+        """Whether a coordinator owns the line, as far as can be known from here: then writes go through it."""
+        owner = self.owner
+        return owner != EMBEDDED and not is_owner_known_dead(owner)
 
     def _require_newest(self) -> CommitObject:
         newest = self._log.newest()

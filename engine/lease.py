@@ -8,6 +8,7 @@ only keeps a load from being disturbed: that no commit refers to files that were
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from omniray.engine.errors import StorageError
 from omniray.engine.failpoints import Point, reach
@@ -38,6 +39,15 @@ class Lease:
         self._sidecars.put(sidecar)
         reach(Point.STAGE_AFTER_LEASE)
         return self._sidecars.dated_us(sidecar.operation_id)
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The operations that were announced, for whoever releases them instead."""
+        return tuple(self._taken)
+
+    def adopt(self, taken: Iterable[str]) -> None:
+        """Release these too, which somebody who stages a part of the load has announced."""
+        self._taken.extend(taken)
 
     def release(self) -> None:
         """The load has ended, however it did; a sidecar that can't be deleted now is left to recovery."""

@@ -12,9 +12,10 @@ from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import InputError, InvariantViolation, NotFound
 from omniray.engine.identity import is_ulid
 from omniray.engine.line import CommitObject, Pin, Recovery, reaches
-from omniray.engine.manifest import LineageEntry, Manifest, entries_of
+from omniray.engine.manifest import LineageEntry, Manifest, Step, entries_of
 
 READS_MAX = 8
+STEPS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,22 @@ class Lineage:
     def since(self, known: CommitObject, newest: CommitObject) -> Iterator[CommitObject]:
         """The objects above `known` up to `newest`, newest first; those that this process has read cost no request."""
         return (obj for obj in self._log.down_to(newest, known.seq + 1) if obj.seq > known.seq)
+
+    def steps(self, after: int, newest: CommitObject) -> Iterator[Step]:
+        """What each object above a number brought in, up to `newest` and oldest first, with those long pruned."""
+        unfolded, folded_through = self._read(newest)
+        folded_through = min(folded_through, newest.seq)
+        for start in range(after, folded_through, STEPS_AT_ONCE):
+            yield from self._manifest.steps(start, min(start + STEPS_AT_ONCE, folded_through))
+        for obj in reversed(unfolded):
+            if obj.seq > max(after, folded_through) and (pins := obj.introduced()):
+                yield Step(obj.seq, tuple(commit.commit_id for commit in obj.commits), pins)
+
+    def pins_at(self, seq: int, newest: CommitObject) -> dict[str, Pin]:
+        """The version of every table as of a number of the line at or below `newest`."""
+        unfolded, folded_through = self._read(newest)
+        found = next((obj for obj in unfolded if obj.seq == seq), None)
+        return self._manifest.pins_at(min(seq, folded_through)) if found is None else dict(found.pins)
 
     def at(self, when: str | date) -> PointInTime:
         """The commit with an id, or the newest one at or before a time; a date is its first moment."""

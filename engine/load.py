@@ -26,13 +26,14 @@ from omniray.engine.mode import Mode
 from omniray.engine.part import StagedPart
 from omniray.engine.payload import LoadPayload
 from omniray.engine.pinned import State
-from omniray.engine.records import ConformedBatch, Rejection, as_error
+from omniray.engine.records import ConformedBatch, Rejection, as_error, numbered
 from omniray.engine.rejects import RejectFile
 from omniray.engine.request import Header, LoadRequest, resolve_load
 from omniray.engine.row_sink import RowSink
-from omniray.engine.schema import Schema
+from omniray.engine.schema import ElementType, Schema
 from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.sources import Source, open_source
+from omniray.engine.table_part import TablePart
 from omniray.engine.tables import StagedRows, Table, TableStorage
 from omniray.engine.verdict import TableVerdict, Violation
 from omniray.engine.write import Author, Resolution, WriteResult, as_rejection, checked_txn_id
@@ -57,9 +58,12 @@ class LoadIntent:
         *,
         txn_id: str | None,
         lease: Lease,
+        in_parts: bool = False,
     ) -> None:
         self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
-        self._payload = None if txn_id is None else LoadPayload(options.mode)
+        self.resubmittable = txn_id is not None
+        # The rows of parts come in any order, and may come in another one the next time: there is no hash of them.
+        self._payload = None if txn_id is None or in_parts else LoadPayload(options.mode)
         self.author = author
         self.expected_versions = expected_versions
         self._schema, self._options = schema, options
@@ -75,12 +79,8 @@ class LoadIntent:
         return self._options.mode is Mode.OVERWRITE
 
     @property
-    def resubmittable(self) -> bool:
-        return self._payload is not None
-
-    @property
     def payload_hash(self) -> str:
-        """The hash of what was read; of a load without an id of its caller's there is none, nobody would compare it."""
+        """The hash of what was read, where a second try is compared with the first."""
         return "" if self._payload is None else self._payload.hexdigest()
 
     def __enter__(self) -> Self:
@@ -127,11 +127,28 @@ class LoadIntent:
         """Add a part that was staged elsewhere; its rows come after all that were added before."""
         self._refuse(list(part.rejections))
         for key, staged in part.tables.items():
-            if key not in self._sinks:
-                type = self._schema.by_table_key[key]
-                self._sinks[key] = RowSink(type, self._storage, self._open_table, self._announce)
-            self._sinks[key].take(staged)
+            self._begin(self._schema.by_table_key[key]).take(staged)
         self._log.extend(part.keys)
+
+    def take_parts(self, types: Iterable[str], parts: Iterable[TablePart]) -> None:
+        """Add everything that workers have read of these types; the load then has all its rows."""
+        for name in types:
+            self._begin(self._schema.type(name))
+        ordered = sorted(parts, key=lambda part: not isinstance(part.rows, StagedRows))
+        for part in ordered:
+            type = self._schema.by_table_key[part.table_key]
+            sink = self._begin(type)
+            first = 1
+            for keys in part.keys(type, self._storage):
+                self._log.add(type, keys, numbered(first, len(keys)), part.source)
+                first += len(keys)
+            if isinstance(part.rows, StagedRows):
+                sink.take(part.rows)
+            else:
+                for batch in part.rows.to_batches():
+                    sink.write(batch)
+        for sink in self._sinks.values():
+            sink.finish()
 
     def _refuse(self, rejections: list[Rejection]) -> None:
         if rejections and self._options.on_error is OnError.FAIL:
@@ -141,15 +158,20 @@ class LoadIntent:
 
     def _take(self, batch: ConformedBatch) -> None:
         type = batch.type
-        if type.table_key not in self._sinks:
-            self._log.begin(type, self._options.mode)
-            self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table, self._announce)
+        sink = self._begin(type)
         if self._payload is not None:
             self._payload.add(type, batch.rows)
         # Logged without the ids that are minted here: nobody else can have them, so there is nothing to judge; and an
         # edge known by its ends may turn out to be one that exists, whose id it then takes.
         self._log.add(type, batch.rows, batch.records, batch.source)
-        self._sinks[type.table_key].write(fill_ids(batch).rows)
+        sink.write(fill_ids(batch).rows)
+
+    def _begin(self, type: ElementType) -> RowSink:
+        """Where rows of the type go, which the load touches from now on, if only to empty its table."""
+        if type.table_key not in self._sinks:
+            self._log.begin(type, self._options.mode)
+            self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table, self._announce)
+        return self._sinks[type.table_key]
 
     def _announce(self, table: Table) -> int:
         return self._lease.take(SidecarIntent(self.commit_id, self.author.actor), table)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -72,6 +72,15 @@ class LineageEntry:
     nodes: int
     edges: int
     rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one object of the line brought in: its commits, oldest first, and versions of tables."""
+
+    seq: int
+    commit_ids: tuple[str, ...]
+    pins: Mapping[str, Pin]
 
 
 # What a row's columns do not say of a commit.
@@ -188,15 +197,23 @@ class Manifest:
         )
         newest = versions.group_by("table_key").aggregate([("table_version", "max")]).to_pylist()
         ids = [_version_id(row["table_key"], row["table_version_max"]) for row in newest]
-        return {
-            row["table_key"]: Pin(
-                version=row["table_version"],
-                transaction=json.loads(row["metadata"])["transaction"],
-                since=row["seq"],
-                rows=row["row_count"],
-            )
-            for row in self._rows(pc.field("object_id").isin(ids)).to_pylist()
-        }
+        return {row["table_key"]: _pin(row) for row in self._rows(_has_any_id(ids)).to_pylist()}
+
+    def steps(self, after: int, through: int) -> list[Step]:
+        """What the numbers of a stretch of the line brought in, oldest first; those that changed no table are left out.
+
+        A stretch is read at once: a version of the manifest that somebody reads slowly may be deleted meanwhile.
+        """
+        bounds = (pc.field("seq") > pa.scalar(after, pa.int64())) & (pc.field("seq") <= pa.scalar(through, pa.int64()))
+        rows = self._rows(_is("table_version") & bounds).to_pylist()
+        commits = self._rows(_is("graph_commit") & bounds, columns=["object_id", "seq"]).to_pylist()
+        pins: dict[int, dict[str, Pin]] = {}
+        for row in rows:
+            pins.setdefault(row["seq"], {})[row["table_key"]] = _pin(row)
+        ids: dict[int, list[str]] = {}
+        for row in commits:
+            ids.setdefault(row["seq"], []).append(row["object_id"])
+        return [Step(seq, tuple(ids.get(seq, ())), pins[seq]) for seq in sorted(pins)]
 
     def discard_old_versions(self) -> None:
         """Delete old versions of the manifest itself, now and then: nobody travels back in it."""
@@ -336,6 +353,10 @@ def _has_id(object_id: str) -> pc.Expression:
     return pc.field("object_id") == pa.scalar(object_id)
 
 
+def _has_any_id(object_ids: list[str]) -> pc.Expression:
+    return pc.field("object_id").isin(pa.array(object_ids, pa.string()))  # which are texts even where there is none
+
+
 def _head_of(rows: pa.Table, branch: str) -> dict[str, Any]:
     found = rows.to_pylist()
     if len(found) != 1 or found[0]["object_id"] != f"graph_head:{branch}":
@@ -356,6 +377,11 @@ def _entry(row: dict[str, Any]) -> LineageEntry:
     facts = json.loads(row["metadata"])
     facts["tables"] = tuple(facts["tables"])
     return LineageEntry(commit_id=row["object_id"], seq=row["seq"], at=row["at"], **facts)
+
+
+def _pin(row: dict[str, Any]) -> Pin:
+    transaction = json.loads(row["metadata"])["transaction"]
+    return Pin(row["table_version"], transaction, since=row["seq"], rows=row["row_count"])
 
 
 def _recovery(row: dict[str, Any]) -> Recovery:

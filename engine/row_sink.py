@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,6 +47,7 @@ class RowSink:
         self._queue: queue.Queue[pa.RecordBatch | None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._staging: Future[StagedRows] | None = None
+        self._finished = False
         self._inline: pa.Table | None = None
         self._staged: StagedRows | None = None
         self._rewritten: tuple[pa.Array, pa.Table, StagedRows] | None = None
@@ -61,10 +63,8 @@ class RowSink:
             self._start_staging()
 
     def take(self, staged: StagedRows) -> None:
-        """Add rows that were staged elsewhere; a sink that takes some is given no others."""
-        before = self._staged or StagedRows((), 0, staged.staged_since_us)
-        since_us = min(before.staged_since_us, staged.staged_since_us)
-        self._staged = StagedRows((*before.fragments, *staged.fragments), before.rows + staged.rows, since_us)
+        """Add rows that were staged elsewhere; rows that are written come after all of them."""
+        self._staged = staged if self._staged is None else self._staged.and_then(staged)
 
     @property
     def staged(self) -> StagedRows:
@@ -73,13 +73,15 @@ class RowSink:
 
     def finish(self) -> None:
         """The source has ended."""
-        if self._queue is None:
-            self._inline = pa.Table.from_batches(self._batches, self._type.arrow)
-        else:
+        if self._staged is not None and self._batches:
+            self._start_staging()
+        if self._staging is not None:
             self._send(None)
-            self._staged = self._staging.result() if self._staging else None
+            self.take(self._staging.result())
             reach(Point.STAGE_AFTER_ROWS)
-        self._batches = []
+        elif self._staged is None:
+            self._inline = pa.Table.from_batches(self._batches, self._type.arrow)
+        self._batches, self._finished = [], True
 
     def rows(self, *, dropped: pa.Int64Array, adopted: pa.Table) -> pa.Table | StagedRows:
         """The rows without the dropped positions; adopted ones (`row`, `id`) take the id of the row they replace."""
@@ -117,8 +119,8 @@ class RowSink:
 
     def close(self, *, used: bool) -> None:
         """Delete staged files that the graph does not refer to: all of them, or those that a rewrite made stale."""
-        if self._queue is not None and self._staged is None:
-            self._abandon()
+        if self._staging is not None and not self._finished:
+            self._abandon(self._staging)
         if self._staged is not None and (not used or self._rewritten is not None):
             self._storage.forget_rows(self._type, self._staged)
         if not used:
@@ -158,13 +160,11 @@ class RowSink:
             except queue.Full:
                 continue
 
-    def _abandon(self) -> None:
+    def _abandon(self, staging: Future[StagedRows]) -> None:
         """The load has failed while rows were being staged: let the thread end, so that its files are known."""
-        try:
+        with contextlib.suppress(Exception):  # the load's own error is the one to tell
             self._send(None)
-            self._staged = self._staging.result() if self._staging else None
-        except Exception:  # the load's own error is the one to tell
-            self._staged = None
+            self.take(staging.result())
 
     # Editing
 

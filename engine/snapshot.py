@@ -14,6 +14,7 @@ from omniray.engine.errors import InputError, StorageError
 from omniray.engine.export import export_records
 from omniray.engine.grammar import nearest
 from omniray.engine.line import Pin
+from omniray.engine.partitions import FragmentGroup, cut
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.state import TableCache
 from omniray.engine.tables import Table
@@ -70,6 +71,11 @@ class Snapshot:
             if filter is None:
                 raise
             raise InputError(f"can't filter {type_name} by {str(filter)!r}: {error}") from error
+
+    def groups(self, type_name: str) -> list[FragmentGroup]:
+        """A type's rows in parts of about equal size, which other processes read (`partitions.GroupReader`)."""
+        type = self.schema.type(type_name)
+        return cut(self._open(type), self._pins[type.table_key])
 
     def sql(self, query: str) -> pa.Table:
         """Run one SELECT over the snapshot, every type a table of its name (DuckDB)."""

@@ -45,6 +45,7 @@ STORAGE_VERSION = "2.1"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
 _RANGES_MAX = 64
+_STAGED_BATCH_ROWS = 65_536
 _PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
@@ -64,9 +65,25 @@ class StagedRows:
     rows: int
     staged_since_us: int = 0  # the time before their first byte was written
 
+    def and_then(self, later: StagedRows) -> StagedRows:
+        """These rows and others after them."""
+        since_us = min(self.staged_since_us, later.staged_since_us)
+        return StagedRows((*self.fragments, *later.fragments), self.rows + later.rows, since_us)
+
     @property
     def files(self) -> tuple[str, ...]:
         return tuple(str(file.path) for fragment in self.fragments for file in fragment.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment of a table at one version: with the same files and deletions it holds the same rows in another."""
+
+    id: int
+    files: tuple[str, ...]
+    deletions: str | None
+    rows: int  # without the deleted ones
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +144,18 @@ class Table:
         raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
 
     def scan(
-        self, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None, *, addresses: bool = False
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | str | None = None,
+        *,
+        addresses: bool = False,
+        fragments: Sequence[int] | None = None,
     ) -> pa.RecordBatchReader:
-        """Rows in a stream, columns and filter pushed down; `addresses` adds `_rowaddr`."""
+        """Rows in a stream, of all fragments or some, columns and filter pushed down; `addresses` adds `_rowaddr`."""
         with storage_errors(self.type):
             builder = ScannerBuilder(self.dataset).with_row_address(addresses)
+            if fragments is not None:
+                builder = builder.with_fragments([self.dataset.get_fragment(id) for id in fragments])
             if columns is not None:
                 builder = builder.columns(list(columns))
             if isinstance(where, str):
@@ -146,6 +170,15 @@ class Table:
         """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
         with storage_errors(self.type):
             yield from reader
+
+    def fragments(self) -> list[Fragment]:
+        """What the version is made of, by its manifest alone."""
+        return [_described(fragment) for fragment in self.dataset.get_fragments()]
+
+    def rows_at(self, addresses: pa.Array) -> pa.Table:
+        """The rows at these addresses, in their order; no other row is read."""
+        with storage_errors(self.type):
+            return self.dataset._take_rows(addresses, self.type.arrow.names)
 
     def tail_fragment(self) -> lance.LanceFragment | None:
         """The newest fragment, while it is small enough to be folded into the next one."""
@@ -204,13 +237,17 @@ class TableStorage:
             fragments = tuple(write_fragments(rows, table.dataset, data_storage_version=STORAGE_VERSION))
         return StagedRows(fragments, sum(f.num_rows for f in fragments))
 
-    def read_staged(self, type: ElementType, staged: StagedRows) -> Iterator[pa.RecordBatch]:
-        """Staged rows in the order in which they were written."""
+    def read_staged(
+        self, type: ElementType, staged: StagedRows, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Staged rows in the order in which they were written; all columns, or these."""
+        schema = type.arrow if columns is None else pa.schema([type.arrow.field(name) for name in columns])
         for file in staged.files:
             with storage_errors(type):
-                reader = LanceFileReader(f"{self.uri(type)}/data/{file}", storage_options=self._store.lance_options)
-                for batch in reader.read_all().to_batches():
-                    yield pa.RecordBatch.from_arrays(batch.columns, schema=type.arrow)
+                path = f"{self.uri(type)}/data/{file}"
+                reader = LanceFileReader(path, storage_options=self._store.lance_options, columns=schema.names)
+                for batch in reader.read_all(batch_size=_STAGED_BATCH_ROWS).to_batches():
+                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
     def forget_rows(self, type: ElementType, staged: StagedRows) -> None:
         """Delete data files that were staged and never used; what can't be deleted now is left to the sweep."""
@@ -363,6 +400,13 @@ class TableStorage:
 
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
 _NO_IDS = pa.chunked_array([], pa.string())
+
+
+def _described(fragment: lance.LanceFragment) -> Fragment:
+    metadata = fragment.metadata
+    files = tuple(str(file.path) for file in metadata.files)
+    size_bytes = sum(file.file_size_bytes or 0 for file in metadata.files)
+    return Fragment(fragment.fragment_id, files, fragment.deletion_file(), metadata.num_rows, size_bytes)
 
 
 def _placed(dataset: lance.LanceDataset, change: StagedChange) -> pa.Table | None:

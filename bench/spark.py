@@ -1,0 +1,164 @@
+"""Spark's benchmark: a frame into a graph, beside Spark writing the same frame as Parquet, in the same run.
+
+    python -m bench.spark [--rows N] [--rounds N] [--json PATH]
+
+Every key is checked to be new and every constraint to hold. It always exits with 0: read the verdicts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+import omniray
+from bench.measure import Figure, Section, in_fresh_process, milliseconds, print_section, timed, times, write_json
+from bench.peers.goals import times_at_least
+from bench.peers.memory import PeakMemory
+from bench.peers.systems import OURS, Place, serving
+from omniray.workers.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = """node Person {
+    email: String @key
+    city: String
+    age: I32
+    score: F64
+    born: Date
+    @range(age, 0..150)
+}"""
+SETTINGS = {"spark.master": "local[2]", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+WARM_ROWS = 100_000
+FLAT_TIMES = 1.1
+WIDTH_MIN = 120
+
+
+def people(spark: SparkSession, rows: int) -> DataFrame:
+    """Rows that Spark makes as it goes."""
+    return spark.range(rows, numPartitions=max(2, rows // 1_000_000)).selectExpr(
+        "concat('user-', lpad(id, 9, '0'), '@example.org') as email",
+        "concat('City ', id % 1000) as city",
+        "cast(id % 100 as int) as age",
+        "id / 7 as score",
+        "date_add(date'1970-01-01', cast(id % 18000 as int)) as born",
+    )
+
+
+class Arena:
+    """A session, and a fresh place for each write."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark, self._directory = spark, directory
+        self._count = 0
+
+    def parquet(self, rows: int) -> float:
+        frame, path = people(self._spark, rows), self._fresh()
+        return timed(lambda: frame.write.parquet(str(path)))
+
+    def direct(self, rows: int) -> float:
+        frame, path = people(self._spark, rows), self._fresh()
+        omniray.init(path, schema=SCHEMA).close()
+        writer = frame.write.format("omniray").options(uri=str(path), type="Person").mode("append")
+        return timed(writer.save)
+
+    def handoff(self, rows: int) -> float:
+        from omniray.spark import to_ray
+
+        frame, path = people(self._spark, rows), self._fresh()
+        omniray.init(path, schema=SCHEMA).close()
+        with serving(OURS, Place(str(path))) as address, omniray.connect(path, address=address) as client:
+            return timed(lambda: to_ray(frame, client, "Person"))
+
+    def _fresh(self) -> Path:
+        self._count += 1
+        return self._directory / f"place-{self._count}"
+
+
+def rates(rows: int, rounds: int) -> Section:
+    """Each way in turns with the others, by medians, after a small write of each that is not counted."""
+    with TemporaryDirectory(prefix="omniray-bench-") as directory:
+        arena = Arena(session("omniray-bench", SETTINGS), Path(directory))
+        ways: list[Callable[[int], float]] = [arena.parquet, arena.direct, arena.handoff]
+        for way in ways:
+            way(WARM_ROWS)
+        taken = [[way(rows) for way in ways] for _ in range(rounds)]
+    parquet, direct, handoff = (median(column) for column in zip(*taken, strict=True))
+    return Section(
+        "rates",
+        f"{rows:,} rows of 5 columns in one commit, keys and constraints checked",
+        f"Two cores for everything; medians of {rounds} rounds, in turns.",
+        (
+            Figure(
+                "direct, beside Parquet",
+                milliseconds(direct),
+                milliseconds(parquet),
+                parquet / direct,
+                times_at_least(0.5),
+            ),
+            Figure(
+                "handoff, beside direct",
+                milliseconds(handoff),
+                milliseconds(direct),
+                direct / handoff,
+                times_at_least(0.8),
+            ),
+        ),
+    )
+
+
+def memory(rows: int) -> Section:
+    """The most that everything held in a write of ten times the rows, beside that of one."""
+    small, large = (in_fresh_process("bench.spark", "--held", str(count))["held_bytes"] for count in (rows, 10 * rows))
+
+    def gibibytes(held: int) -> str:
+        return f"{held / (1 << 30):.2f} GiB"
+
+    figure = Figure("memory", gibibytes(large), gibibytes(small), large / small, times(FLAT_TIMES))
+    return Section(
+        "memory",
+        f"Memory of a direct write of {10 * rows:,} rows, beside {rows:,}",
+        "The peak over the driver, its JVM and its workers, what they share counted once.",
+        (figure,),
+    )
+
+
+def held(rows: int) -> dict[str, Any]:
+    """In a process of its own."""
+    with TemporaryDirectory(prefix="omniray-bench-") as directory:
+        arena = Arena(session("omniray-bench", {**SETTINGS, "spark.driver.memory": "1g"}), Path(directory))
+        arena.direct(WARM_ROWS)
+        with PeakMemory() as memory:
+            seconds = arena.direct(rows)
+        return {"seconds": seconds, "held_bytes": memory.peak_bytes}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Frames into a graph, beside Spark's own Parquet.")
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there, too")
+    parser.add_argument("--held", type=int, metavar="ROWS", help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    if args.held is not None:
+        print(json.dumps(held(args.held)))
+        return
+    console = Console()
+    if console.width < WIDTH_MIN:
+        console = Console(width=WIDTH_MIN)
+    done = [rates(args.rows, args.rounds), memory(args.rows // 5)]
+    for section in done:
+        print_section(console, section)
+    if args.json is not None:
+        write_json(args.json, done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The commits of a graph as a stream of changes: for each commit the rows that it inserted, updated and deleted.
+
+The stream goes by the numbers of the line. An object of the line is one step, however many commits a coordinator put
+into it: nobody can read the graph as of a point between them, so their changes are told together and carry the id of
+the last one. A step is the difference between the versions of a table that two objects pin (`difference.py`), and what
+objects said outlives them in `__manifest`: the stream may begin at any commit of the history.
+
+Replayed from the beginning, in order, it gives the graph as of every step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.difference import Kind, difference
+from omniray.engine.errors import InputError, NotFound
+from omniray.engine.identity import is_ulid
+from omniray.engine.line import CommitObject, Pin
+from omniray.engine.lineage import Lineage
+from omniray.engine.manifest import Manifest
+from omniray.engine.schema import Schema
+from omniray.engine.schema_files import read_schema
+from omniray.engine.state import TableCache
+from omniray.engine.store import ObjectStore
+from omniray.engine.tables import Table, TableStorage
+from omniray.engine.tip import Tip
+
+BEGINNING = 0
+"""The number below that of a graph's birth."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStep:
+    """One table in one step: small, and it pickles, so that any process may read the rows."""
+
+    seq: int
+    commit_ids: tuple[str, ...]
+    table_key: str
+    before: Pin
+    after: Pin
+
+    @property
+    def commit_id(self) -> str:
+        """The commit whose snapshot shows the table as it is after the step."""
+        return self.commit_ids[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Rows of one table to which the same happened in one step: new ones, or the old ones where they are deleted."""
+
+    seq: int
+    commit_ids: tuple[str, ...]
+    table_key: str
+    kind: Kind
+    rows: pa.Table
+
+
+class Changes:
+    """Reads the change stream of a graph's branch; nothing is ever written."""
+
+    def __init__(self, lineage: Lineage, tip: Tip, cache: TableCache, schema: Schema) -> None:
+        self._lineage, self._tip, self._cache = lineage, tip, cache
+        self.schema = schema
+        self._last: dict[str, Table] = {}  # what a step comes to is what the next one starts from
+
+    @classmethod
+    def of(cls, store: ObjectStore) -> Changes:
+        """The stream of the graph in a store."""
+        log, manifest = CommitLog(store, MAIN_BRANCH), Manifest(store, MAIN)
+        schema = read_schema(store, log)[0]
+        newest = log.newest()
+        if newest is None:
+            raise NotFound(f"no graph at {store.uri}; create one with 'omniray init'", uri=store.uri)
+        tip = Tip(log, manifest, newest)
+        cache = TableCache(store, TableStorage(store), schema, read_only=True)
+        return cls(Lineage(log, manifest, tip.refresh), tip, cache, schema)
+
+    def newest_seq(self, reached: int = BEGINNING) -> int:
+        """The number of the newest step, for a reader that has come as far as `reached`."""
+        newest = self._tip.refresh()
+        _check_range(reached, reached, newest)
+        return newest.seq
+
+    def seq_of(self, commit_id: str) -> int:
+        """The number of a commit's step, after which a reader of its snapshot goes on."""
+        if not is_ulid(commit_id.upper()):
+            raise InputError(f"{commit_id!r} is no commit id; 'omniray history' shows them")
+        found = self._lineage.commit(commit_id.upper())
+        if found is None:
+            raise NotFound(
+                f"no commit {commit_id} in the history; 'omniray history' shows what there is", wanted=commit_id
+            )
+        return found.entry.seq
+
+    def between(self, after: int, through: int, types: Collection[str] | None = None) -> Iterator[Change]:
+        """The changes of the steps above one number, up to another one and in their order; of all types, or of some."""
+        for step in self.steps(after, through, types):
+            yield from (Change(step.seq, step.commit_ids, step.table_key, *found) for found in self.read(step))
+
+    def steps(self, after: int, through: int, types: Collection[str] | None = None) -> Iterator[TableStep]:
+        """Which tables changed in those steps, and from which version to which; no row is read."""
+        newest = self._tip.refresh()
+        _check_range(after, through, newest)
+        keys = {t.table_key for t in self.schema} if types is None else {self.schema.type(t).table_key for t in types}
+        pins = self._lineage.pins_at(after, newest)
+        for step in itertools.takewhile(lambda step: step.seq <= through, self._lineage.steps(after, newest)):
+            for key in sorted(step.pins.keys() & pins.keys() & keys):
+                yield TableStep(
+                    step.seq, step.commit_ids, key, _final(pins[key], newest), _final(step.pins[key], newest)
+                )
+            pins |= step.pins
+
+    def read(self, step: TableStep) -> Iterator[tuple[Kind, pa.Table]]:
+        """The rows of a step, a bounded number at a time; each id comes once."""
+        before = self._open(step.table_key, step.before)
+        after = self._open(step.table_key, step.after)
+        yield from difference(before, after)
+
+    def _open(self, table_key: str, pin: Pin) -> Table:
+        last = self._last.get(table_key)
+        if last is None or (last.version, last.transaction) != (pin.version, pin.transaction):
+            last = self._last[table_key] = self._cache.open(table_key, pin)
+        return last
+
+
+def _check_range(after: int, through: int, newest: CommitObject) -> None:
+    if not BEGINNING <= after <= through:
+        raise InputError(f"no steps after {after} through {through}: the first number may not be above the second")
+    if through > newest.seq:
+        raise InputError(
+            f"the line ends at {newest.seq}, and a reader has been at {through}: the graph was created anew, or set "
+            "back; read a snapshot, and go on from its commit",
+            seq=through, newest=newest.seq,
+        )  # fmt: skip
+
+
+def _final(pin: Pin, newest: CommitObject) -> Pin:
+    """The pin without its staging path, once the line says that it has its final name."""
+    return replace(pin, staging=None) if pin.since <= newest.finalised_through else pin

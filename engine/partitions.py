@@ -1,0 +1,65 @@
+"""A table of a snapshot cut into groups of fragments, each of which any process may read on its own.
+
+A group names the pinned version and its fragments, so it is small, it pickles, and it means the same rows wherever and
+whenever it is read. Whoever cuts has opened the version and knows that it has its final name: readers need not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line import Pin
+from omniray.engine.schema_files import read_schema
+from omniray.engine.state import TableCache
+from omniray.engine.store import ObjectStore
+from omniray.engine.tables import Fragment, Table, TableStorage
+
+GROUP_ROWS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentGroup:
+    """Some fragments of a table at a pinned version, in their order."""
+
+    table_key: str
+    pin: Pin
+    fragments: tuple[int, ...]
+
+
+def cut(table: Table, pin: Pin, group_rows: int = GROUP_ROWS) -> list[FragmentGroup]:
+    """Cut an open table into groups of about so many rows; a larger fragment is a group of its own."""
+    final = replace(pin, staging=None)
+    groups = grouped(table.fragments(), group_rows)
+    return [FragmentGroup(table.type.table_key, final, tuple(f.id for f in group)) for group in groups]
+
+
+def grouped(fragments: Sequence[Fragment], group_rows: int) -> Iterator[list[Fragment]]:
+    """Neighbours together, up to a number of rows that only a fragment which is larger by itself exceeds."""
+    group: list[Fragment] = []
+    for fragment in fragments:
+        if group and sum(f.rows for f in group) + fragment.rows > group_rows:
+            yield group
+            group = []
+        group.append(fragment)
+    if group:
+        yield group
+
+
+class GroupReader:
+    """Reads groups of one graph, in a process that writes nothing."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._schema = read_schema(store, CommitLog(store, MAIN_BRANCH))[0]
+        self._cache = TableCache(store, TableStorage(store), self._schema, read_only=True)
+
+    def read(
+        self, group: FragmentGroup, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None
+    ) -> pa.RecordBatchReader:
+        """The rows of a group in a stream; only the columns and rows asked for are read."""
+        table = self._cache.open(group.table_key, group.pin)
+        return table.scan(columns, where, fragments=group.fragments)

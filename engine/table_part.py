@@ -1,0 +1,145 @@
+"""A part of a load that somebody else read: rows of one table, few of them in memory, many in data files.
+
+Any number of workers make parts at the same time, and whoever commits puts them together. The keys of rows that lie in
+data files are read back from there, so that what travels stays small however many rows a part has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.conform import conform
+from omniray.engine.errors import StorageError
+from omniray.engine.identity import fill_ids
+from omniray.engine.keylog import key_columns
+from omniray.engine.lease import Lease
+from omniray.engine.records import (
+    BLOCK_BYTES_TARGET,
+    BLOCK_ROWS_MAX,
+    ConformedBatch,
+    RawBatch,
+    as_error,
+    known_columns,
+    numbered,
+)
+from omniray.engine.row_sink import RowSink
+from omniray.engine.schema import ID, ElementType
+from omniray.engine.tables import StagedRows, Table, TableStorage
+
+INLINE_ROWS_MAX = 2048
+"""So few that the parts of a whole load may travel with their rows and still be few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """Which rows were given an id because they had none: all, none, or those marked."""
+
+    marks: bytes = b""
+    all: bool = False
+
+    @classmethod
+    def of(cls, marks: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Minted:
+        return cls(all=True) if marks.all() else cls(np.packbits(marks).tobytes() if marks.any() else b"")
+
+    def forgotten(self, ids: pa.Array, first: int) -> pa.Array:
+        """The ids of rows `first`, `first + 1`, … with those that were minted null, as their source left them."""
+        if not self.marks:
+            return ids
+        marks = np.unpackbits(np.frombuffer(self.marks, np.uint8), count=first + len(ids))[first:]
+        return pc.if_else(pa.array(marks.astype(np.bool_)), pa.scalar(None, pa.string()), ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """The rows, the operations that announced their files, and where they were read."""
+
+    table_key: str
+    source: str
+    rows: pa.Table | StagedRows
+    minted: Minted
+    announced: tuple[str, ...] = ()
+
+    @property
+    def row_count(self) -> int:
+        return self.rows.rows if isinstance(self.rows, StagedRows) else int(self.rows.num_rows)
+
+    def keys(self, type: ElementType, storage: TableStorage) -> Iterator[pa.RecordBatch]:
+        """The key columns of the rows in their order; an id that was minted is null."""
+        columns = [name for name in key_columns(type) if not (self.minted.all and name == ID)]
+        if isinstance(self.rows, StagedRows):
+            batches = storage.read_staged(type, self.rows, columns) if columns else _nameless(self.rows.rows)
+        else:
+            batches = iter(self.rows.select(columns).to_batches())
+        first = 0
+        for batch in batches:
+            ids = pa.nulls(len(batch), pa.string()) if self.minted.all else batch.column(ID)
+            named = {name: batch.column(name) for name in columns} | {ID: self.minted.forgotten(ids, first)}
+            yield pa.RecordBatch.from_pydict(named)
+            first += len(batch)
+
+
+def _nameless(rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows of a type that has no key but its id."""
+    yield pa.RecordBatch.from_pydict({ID: pa.nulls(rows, pa.string())})
+
+
+def read_part(
+    batches: Iterable[pa.RecordBatch],
+    type: ElementType,
+    source: str,
+    *,
+    storage: TableStorage,
+    open_table: Callable[[str], Table],
+    announce: Callable[[Table], int],
+    lease: Lease,
+) -> TablePart:
+    """Check rows as they come and stage them if they are many; the first one that does not fit is raised."""
+    sink = RowSink(type, storage, open_table, announce, inline_rows_max=INLINE_ROWS_MAX)
+    marks: list[pa.BooleanArray] = []
+    try:
+        for batch in _conformed(batches, type, source):
+            marks.append(pc.is_null(batch.rows[ID]))
+            sink.write(fill_ids(batch).rows)
+        sink.finish()
+    except BaseException:
+        sink.close(used=False)
+        lease.release()
+        raise
+    rows = sink.staged if sink.inline is None else sink.inline.combine_chunks()
+    minted = pa.chunked_array(marks, pa.bool_()).to_numpy()
+    part = TablePart(type.table_key, source, rows, Minted.of(minted), lease.taken)
+    sink.close(used=True)
+    if part.row_count != len(minted):
+        raise StorageError(
+            f"{source}: {len(minted)} rows were read and {part.row_count} staged; nothing was written: try again"
+        )
+    return part
+
+
+def _conformed(batches: Iterable[pa.RecordBatch], type: ElementType, source: str) -> Iterator[ConformedBatch]:
+    first = 1
+    for batch in _gathered(batches):
+        columns = dict(zip(known_columns(type, batch.schema.names, source), batch.columns, strict=True))
+        row, rejections = conform(RawBatch(type, columns, numbered(first, len(batch)), source))
+        if rejections:
+            raise as_error(rejections[0])
+        yield row
+        first += len(batch)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about one block: of few rows each, the checks would cost more than the rows."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        for start in range(0, len(batch), BLOCK_ROWS_MAX):
+            waiting.append(batch.slice(start, BLOCK_ROWS_MAX))
+            if sum(map(len, waiting)) >= BLOCK_ROWS_MAX or sum(one.nbytes for one in waiting) >= BLOCK_BYTES_TARGET:
+                yield pa.concat_batches(waiting)
+                waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)

@@ -1,0 +1,344 @@
+"""Pipelines on a real Spark: what is accepted, what is rejected and why, and that a run is one commit, once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import omniray
+from bench.social import compared
+from bench.social_graph import SCHEMA as SOCIAL
+from bench.social_graph import SocialGraph
+from omniray.engine.identity import new_ulid
+from omniray.workers.spark.pipeline import checks, run
+from omniray.workers.spark.pipeline.checks import Judgement
+from omniray.workers.spark.pipeline.report import Report
+from omniray.workers.spark.pipeline.run import run_file
+from tests.commands import TIMEOUT_S, environment
+from tests.source import REPOSITORY
+from tests.stores import Root
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+SCHEMA = """
+node Person { name: String @key  age: I32?  mail: String?  @range(age, 0..150)  @unique(mail) }
+edge Knows: Person -> Person { since: Date?  @unique(src, dst) }
+edge Reports: Person -> Person @card(0..2)
+"""
+Row = dict[str, Any]
+
+
+class Project:
+    """A graph, a folder with sources, and the pipeline over them."""
+
+    def __init__(self, root: Root, folder: Path, spark: SparkSession, schema: str = SCHEMA) -> None:
+        self.uri, self.storage_options, self.folder, self.spark = (
+            f"{root.uri}/graph",
+            root.storage_options,
+            folder,
+            spark,
+        )
+        omniray.init(self.uri, schema=schema, storage_options=root.storage_options).close()
+
+    def open(self) -> omniray.Graph:
+        return omniray.open(self.uri, storage_options=self.storage_options)
+
+    def rows(self, type: str, *columns: str) -> list[tuple[Any, ...]]:
+        with self.open() as graph:
+            table = graph.snapshot().table(type, list(columns)).to_pylist()
+        return sorted(tuple(row[name] for name in columns) for row in table)
+
+    def commits(self) -> int:
+        with self.open() as graph:
+            return len(graph.history()) - 1
+
+    def write(self, people: Sequence[Row] = (), knows: Sequence[Row] = (), **told: str) -> Path:
+        """The pipeline, as JSON, which is YAML; `told` are more keys of the mapping of each type."""
+        self._source("people.json", people)
+        self._source("knows.json", knows)
+        options = {key: value for key, value in told.items() if key in ("mode", "edge", "rejects")}
+        more = {key: value for key, value in told.items() if key not in options}
+        document = {
+            "graph": {"uri": self.uri, "storage_options": dict(self.storage_options)},
+            "mode": options.get("mode", "append"),
+            "rejects": options.get("rejects", "rejects"),
+            "sources": {
+                "people": {"format": "json", "path": "people.json", "schema": "n string, a string, m string, v int"},
+                "knows": {"format": "json", "path": "knows.json", "schema": "i string, f string, t string, s string"},
+            },
+            "nodes": {"Person": {"from": "people", "columns": {"name": "n", "age": "a", "mail": "m"}, **more}},
+            "edges": {options.get("edge", "Knows"): {"from": "knows", "columns": {"from": "f", "to": "t"}}},
+        }
+        file = self.folder / "pipeline.yml"
+        file.write_text(json.dumps(document, indent=1))
+        return file
+
+    def _source(self, name: str, rows: Sequence[Row]) -> None:
+        (self.folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def run(self, *args: Any, run_id: str | None = None, dry_run: bool = False, **told: Any) -> Report:
+        return run_file(self.write(*args, **told), self.spark, run_id=run_id, dry_run=dry_run)
+
+    def rejects(self, report: Report) -> list[tuple[str, str, Any]]:
+        found = self.spark.read.parquet(str(self.folder / "rejects")).where(f"run_id = '{report.run_id}'").collect()
+        return sorted((row["type"], row["reason"], json.loads(row["row"]).get("name")) for row in found)
+
+
+@pytest.fixture
+def project(spark: SparkSession, disk: Root, tmp_path: Path) -> Project:
+    return Project(disk, tmp_path, spark)
+
+
+@pytest.fixture
+def faulty_file(project: Project) -> Callable[[str, str], Path]:
+    """The pipeline's file with something in it replaced."""
+
+    def make(old: str, new: str) -> Path:
+        file = project.write([{"n": "ann"}])
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+        return file
+
+    return make
+
+
+def person(name: str | None, age: Any = None, mail: str | None = None, version: int = 0) -> Row:
+    return {"n": name, "a": age, "m": mail, "v": version}
+
+
+def edge(start: str, end: str, id: str | None = None) -> Row:
+    return {"i": id, "f": start, "t": end}
+
+
+def counts(report: Report, type: str) -> tuple[int, int, dict[str, int], int]:
+    (found,) = [one for one in report.types if one.type == type]
+    return found.read, found.accepted, dict(found.rejected), found.committed
+
+
+# What is accepted, and what is not
+
+
+def test_planted_faults_are_found_by_reason_in_one_commit(spark: SparkSession, disk: Root, tmp_path: Path) -> None:
+    social = SocialGraph(people=1_000, acquaintances=5_000)
+    omniray.init(str(tmp_path / "graph"), schema=SOCIAL).close()
+    report = run_file(social.write(spark, tmp_path), spark)
+    rows = list(compared(social, report, tmp_path / "graph"))
+    assert [row for row in rows if row[2] != row[3]] == []
+    assert len(rows) == 6 + 3 + 5 + 3 + 1
+
+
+def test_rejected_rows_are_told_with_type_reason_and_row(project: Project) -> None:
+    people = [person("ann", "41"), person("old", "151"), person(None, "1"), person("odd", "young"), person("ann", "7")]
+    report = project.run(people, [edge("ann", "old"), edge("ann", "ann"), edge("ann", "nobody")])
+    assert counts(report, "Person") == (5, 1, {"bad_value": 1, "null": 1, "range": 1, "duplicate": 1}, 1)
+    assert counts(report, "Knows") == (3, 1, {"orphan": 2}, 1)
+    assert project.rejects(report) == [
+        ("Knows", "orphan", None),
+        ("Knows", "orphan", None),
+        ("Person", "bad_value", "odd"),
+        ("Person", "duplicate", "ann"),
+        ("Person", "null", None),
+        ("Person", "range", "old"),
+    ]
+    assert project.rows("Person", "name", "age") == [("ann", 41)]
+    assert project.rows("Knows", "src", "dst") == [("ann", "ann")]
+
+
+@pytest.mark.parametrize(("told", "age"), [("last by v", 2), ("first by v", 1)])
+def test_of_several_rows_with_a_key_the_one_stays_that_the_file_says(project: Project, told: str, age: int) -> None:
+    people = [person("ann", "2", version=2), person("ann", "1", version=1), person("ann", "3", version=1)]
+    report = project.run(people, deduplicate=told)
+    assert counts(report, "Person") == (3, 1, {"duplicate": 2}, 1)
+    assert project.rows("Person", "age") == [(age,)]
+
+
+def test_a_duplicate_ends_the_run_where_the_file_says_so(project: Project) -> None:
+    with pytest.raises(omniray.ConstraintViolation, match="several rows have the key 'ann', and deduplicate is 'fail'"):
+        project.run([person("ann"), person("ann")], deduplicate="fail")
+    assert project.commits() == 0
+
+
+def test_rows_are_chosen_and_texts_cleaned_before_they_are_checked(project: Project) -> None:
+    people = [person(" \tAnn  Lee "), person("  "), person("ANN LEE", " 7 "), person("bob", version=9)]
+    report = project.run(people, clean=["trim", "collapse-spaces", "lower", "empty-to-null"], where="v < 9")
+    assert counts(report, "Person") == (3, 1, {"null": 1, "duplicate": 1}, 1)
+    assert project.rows("Person", "name") == [("ann lee",)]
+
+
+def test_edges_may_point_to_nodes_of_the_graph(spark: SparkSession, s3: Root, tmp_path: Path) -> None:
+    project = Project(s3, tmp_path, spark)
+    project.run([person("ann")])
+    report = project.run([person("bob"), person("ann")], [edge("bob", "ann"), edge("bob", "eve")])
+    assert counts(report, "Person") == (2, 1, {"exists": 1}, 1)
+    assert counts(report, "Knows") == (2, 1, {"orphan": 1}, 1)
+    assert project.rows("Knows", "src", "dst") == [("bob", "ann")]
+
+
+def test_an_overwrite_forgets_the_nodes_of_the_graph(project: Project) -> None:
+    project.run([person("ann")])
+    report = project.run([person("bob")], [edge("bob", "ann"), edge("bob", "bob")], mode="overwrite")
+    assert counts(report, "Knows") == (2, 1, {"orphan": 1}, 1)
+    assert project.rows("Person", "name") == [("bob",)]
+
+
+def test_an_overwrite_by_rows_that_are_all_bad_is_refused(project: Project) -> None:
+    project.run([person("ann")])
+    with pytest.raises(omniray.InputError, match="all 1 rows of Person were rejected"):
+        project.run([person("bob", "151")], mode="overwrite")
+    assert project.rows("Person", "name") == [("ann",)]
+
+
+def test_a_merge_replaces_by_key_and_edges_by_their_ends(project: Project) -> None:
+    project.run([person("ann", "1"), person("bob", "1")], [edge("ann", "bob")])
+    report = project.run(
+        [person("ann", "2")], [edge("ann", "bob"), edge("ann", "bob"), edge("bob", "ann")], mode="merge"
+    )
+    assert counts(report, "Person") == (1, 1, {}, 1)
+    assert counts(report, "Knows") == (3, 2, {"duplicate": 1}, 2)
+    assert project.rows("Person", "name", "age") == [("ann", 2), ("bob", 1)]
+    assert project.rows("Knows", "src", "dst") == [("ann", "bob"), ("bob", "ann")]
+
+
+def test_unique_values_are_held_against_the_run_and_the_graph(project: Project) -> None:
+    project.run([person("ann", mail="a@x")])
+    people = [person("bob", mail="a@x"), person("cleo", mail="c@x"), person("dan", mail="c@x"), person("eve")]
+    assert counts(project.run(people), "Person") == (4, 2, {"unique": 2}, 2)
+    assert project.rows("Person", "name") == [("ann",), ("cleo",), ("eve",)]
+
+
+def test_merged_rows_may_swap_unique_values(project: Project) -> None:
+    project.run([person("ann", mail="a@x"), person("bob", mail="b@x")])
+    report = project.run([person("ann", mail="b@x"), person("bob", mail="a@x")], mode="merge")
+    assert counts(report, "Person") == (2, 2, {}, 2)
+
+
+def test_a_merged_row_that_falls_leaves_its_values_taken(project: Project) -> None:
+    """`bob` would give b@x up, but falls himself, so that `cleo` can't have it; found in a second pass."""
+    project.run([person("ann", mail="a@x"), person("bob", mail="b@x")])
+    report = project.run([person("bob", mail="a@x"), person("cleo", mail="b@x")], mode="merge")
+    assert counts(report, "Person") == (2, 0, {"unique": 2}, 0)
+    assert project.rows("Person", "name") == [("ann",), ("bob",)]
+
+
+def test_a_source_gets_as_many_edges_as_it_may_have(project: Project) -> None:
+    people = [person(name) for name in "abcd"]
+    first = project.run(people, [edge("a", "b"), edge("b", "a"), edge("b", "c"), edge("b", "d")], edge="Reports")
+    assert counts(first, "Reports") == (4, 3, {"cardinality": 1}, 3)
+    second = project.run([], [edge("a", "c"), edge("a", "d")], edge="Reports")
+    assert counts(second, "Reports") == (2, 1, {"cardinality": 1}, 1)
+    assert Counter(row[0] for row in project.rows("Reports", "src")) == {"a": 2, "b": 2}
+
+
+# A run is one commit, once
+
+
+def test_a_run_commits_once_however_often_it_is_run(project: Project) -> None:
+    first = project.run([person("ann")])
+    again = project.run([person("bob")], run_id=first.run_id)
+    assert (first.repeated, again.repeated, again.commit_id) == (False, True, first.commit_id)
+    assert first.commit_id == first.run_id
+    assert project.rows("Person", "name") == [("ann",)]
+    assert project.commits() == 1
+
+
+def test_the_rejects_of_a_run_that_is_run_again_are_replaced(project: Project) -> None:
+    run_id = new_ulid()
+    project.run([person("ann", "151")], run_id=run_id, dry_run=True)
+    report = project.run([person("ann", "151")], run_id=run_id)
+    assert project.rejects(report) == [("Person", "range", "ann")]
+
+
+def test_a_dry_run_does_everything_but_the_commit(project: Project) -> None:
+    report = project.run([person("ann"), person("bob", "151")], dry_run=True)
+    assert counts(report, "Person") == (2, 1, {"range": 1}, 0)
+    assert (report.commit_id, project.commits()) == (None, 0)
+    assert project.rejects(report) == [("Person", "range", "bob")]
+
+
+def test_a_run_of_bad_rows_alone_commits_nothing(project: Project) -> None:
+    report = project.run([person(None)])
+    assert (report.commit_id, project.commits()) == (None, 0)
+
+
+# What is wrong is told before anything runs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('"a"', '"agee"', "nodes.Person.columns.age: [UNRESOLVED_COLUMN"),
+        ('"a"', '"a +"', "nodes.Person.columns.age: [PARSE_SYNTAX_ERROR"),
+        ('"a"', '"array(a)"', "Person.age: `array(a)` is array<string>, never I32"),
+        ('"f"', '"1"', "Knows.src: `1` is int, never String; an id is text: cast(1 as string)"),
+        ('"people.json"', '"missing.json"', "sources.people can't be read: [PATH_NOT_FOUND]"),
+        ('"n string,', '"n strin,', "sources.people.schema: "),
+        ('"Person": {', '"Person": { "where": "n",', "nodes.Person.where is no condition"),
+        ('"Person": {', '"Person": { "deduplicate": "last by w",', "nodes.Person.deduplicate: [UNRESOLVED_COLUMN"),
+        ('"Person": {', '"Persona": {', "the graph has no node type 'Persona'; did you mean 'Person'?"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_line(
+    project: Project, faulty_file: Callable[[str, str], Path], old: str, new: str, fault: str
+) -> None:
+    file = faulty_file(old, new)
+    line = next(n for n, text in enumerate(file.read_text().splitlines(), start=1) if new in text)
+    with pytest.raises(omniray.InputError) as caught:
+        run_file(file, project.spark)
+    (told,) = str(caught.value).splitlines()
+    where, _, message = told.removeprefix(f"{file}:").partition(": ")
+    assert message.startswith(fault)
+    assert int(where) == line
+    assert project.commits() == 0
+
+
+def test_an_expression_that_fails_on_a_value_ends_the_run_with_one_line(
+    project: Project, faulty_file: Callable[[str, str], Path]
+) -> None:
+    with pytest.raises(omniray.InputError, match=r"Spark gave up on the pipeline: .*CAST_INVALID_INPUT") as caught:
+        run_file(faulty_file('"a"', '"cast(n as int)"'), project.spark)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_row_that_gets_lost_on_the_way_ends_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as in a source that gives other rows when a part of it is read once more."""
+
+    def lose(judgement: Judgement, *others: Any) -> None:
+        checks.judge(judgement, *others)
+        judgement.live = judgement.live.where("name != 'bob'")
+
+    monkeypatch.setattr(run, "judge", lose)
+    with pytest.raises(omniray.InputError, match="3 rows were read, but 1 accepted and 1 rejected"):
+        project.run([person("ann"), person("ann"), person("bob")])
+    assert project.commits() == 0
+
+
+# As a user runs it
+
+
+def test_the_example_runs_as_a_job_of_spark(tmp_path: Path) -> None:
+    folder = tmp_path / "pipeline"
+    shutil.copytree(REPOSITORY / "examples/pipeline", folder)
+    omniray.init(str(folder / "social"), schema=(folder / "social.pg").read_text()).close()
+    command = [sys.executable, str(folder / "job.py"), str(folder / "pipeline.yml")]
+    variables = environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=variables, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "committed as" in done.stdout.splitlines()[-1]
+    with omniray.open(str(folder / "social"), read_only=True) as graph:
+        snapshot = graph.snapshot()
+        assert sorted(snapshot.table("Person")["name"].to_pylist()) == ["Ann", "Bob", "Cleo"]
+        assert snapshot.table("Person", filter="name = 'Bob'")["age"].to_pylist() == [36]
+        assert snapshot.table("Knows").num_rows == 2
+        assert sorted(snapshot.table("LivesIn")["src"].to_pylist()) == ["Ann", "Bob", "Cleo"]

@@ -1,0 +1,263 @@
+"""The sending end of a handoff: what a process needs in order to have its rows staged by a server elsewhere.
+
+Arrow Flight and the tree of errors are all that is imported: this runs where neither Ray nor Lance nor any credentials
+of the store are. One stream carries the rows of one try of one partition. The server says how many batches it will
+take (credit), and each batch that it has dealt with is one more. The last message is the number of rows that were
+sent, without which a sender that died would look like one that is through; the answer is the part that was staged.
+
+Flight itself holds a sender back only by what fits into the transport's buffers, whose size follows the network, and
+says nothing while it does. Credit is a bound that the server chooses, over all of its streams: one that has to wait
+for its turn has no credit yet, and waits without having sent anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from omniray.engine.errors import StorageError, Unreachable
+
+BATCH_ROWS_MAX = 65_536
+BATCH_BYTES_MAX = 8 << 20
+CONNECT_TIMEOUT_S = 10.0
+HELLO = "hello"
+
+_INTEGER_BYTES = 8
+_NO_ROWS = (1 << 8 * _INTEGER_BYTES) - 1
+_CREDIT, _ANSWER = b"+", b"="
+# A host that vanishes closes no connection. While rows are sent it is noticed by the second of these, which is a limit
+# of the socket too; while a stream waits, by a ping. More than one in five minutes a server takes for an attack.
+_PINGS = (("grpc.keepalive_time_ms", 330_000), ("grpc.keepalive_timeout_ms", 20_000))
+_ADDED_BY_FLIGHT = re.compile(r"\. Detail: |\. gRPC client debug context: |\n")
+_FAILURES = (flight.FlightError, pa.ArrowException, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One try of one partition of a run, and the type of its rows."""
+
+    run: str
+    type_name: str
+    partition: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.type_name} partition {self.partition} (task {self.attempt})"
+
+    def packed(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Stream:
+        return cls(**json.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the servers of a run are, the token that they ask for, and how long one stream may take."""
+
+    run: str
+    locations: Sequence[str]
+    token: str = field(repr=False)
+    timeout_s: float
+
+    def options(self, timeout_s: float) -> Any:
+        return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", bearer(self.token))])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server made of a stream: a packed part and its rows, or a packed error of the rows (`rows` is None)."""
+
+    rows: int | None
+    part: bytes
+
+    def packed(self) -> bytes:
+        return _ANSWER + packed_count(_NO_ROWS if self.rows is None else self.rows) + self.part
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Answer:
+        head = len(_ANSWER) + _INTEGER_BYTES
+        rows = unpacked_count(data[len(_ANSWER) : head])
+        return cls(None if rows == _NO_ROWS else rows, data[head:])
+
+
+def bearer(token: str) -> bytes:
+    """The header that a token travels in."""
+    return b"Bearer " + token.encode()
+
+
+def packed_count(number: int) -> bytes:
+    return number.to_bytes(_INTEGER_BYTES, "little")
+
+
+def unpacked_count(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def packed_credit(batches: int) -> bytes:
+    return _CREDIT + packed_count(batches)
+
+
+def hand_over(route: Route, stream: Stream, batches: Iterable[pa.RecordBatch]) -> Answer | None:
+    """Send rows to one of the servers, and wait for what it staged; None if there are no rows.
+
+    Rows that were sent can't be sent again, since their iterator is gone: a server that fails after the first of them
+    fails the stream, and whoever has the rows begins anew.
+    """
+    pieces = sized(batches)
+    first = next(pieces, None)
+    if first is None:
+        return None
+    with _reached(route, stream) as (client, location):
+        sending = _Sending(client, location, route, stream, first.schema)
+        try:
+            for batch in itertools.chain([first], pieces):
+                if not sending.took(batch):
+                    break
+            return sending.end()
+        except BaseException:
+            sending.break_off()
+            raise
+
+
+def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are worth a message and within the limits; a row that is larger goes alone."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in itertools.chain.from_iterable(map(_halved, batches)):
+        if gathered and (rows + piece.num_rows > BATCH_ROWS_MAX or size + piece.nbytes > BATCH_BYTES_MAX):
+            yield _joined(gathered)
+            gathered, rows, size = [], 0, 0
+        gathered.append(piece)
+        rows, size = rows + piece.num_rows, size + piece.nbytes
+    if gathered:
+        yield _joined(gathered)
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 0:
+        return
+    if batch.num_rows == 1 or (batch.num_rows <= BATCH_ROWS_MAX and batch.nbytes <= BATCH_BYTES_MAX):
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _halved(batch.slice(0, half))
+    yield from _halved(batch.slice(half))
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+@contextlib.contextmanager
+def _reached(route: Route, stream: Stream) -> Iterator[tuple[Any, str]]:
+    """A server that answers and takes the token: another one for each partition, and for each further try."""
+    first = (stream.partition + stream.attempt) % len(route.locations)
+    failed = []
+    for location in (*route.locations[first:], *route.locations[:first]):
+        with flight.FlightClient(location, generic_options=list(_PINGS)) as client:
+            try:
+                list(client.do_action(flight.Action(HELLO, b""), route.options(CONNECT_TIMEOUT_S)))
+            except _FAILURES as error:
+                failed.append(f"{location} {_why(error)}")
+                continue
+            yield client, location
+            return
+    raise Unreachable(
+        f"no staging server takes {stream}: {'; '.join(failed)}. Nothing was written: see that this host reaches the "
+        "Ray nodes on all ports, and hand over again",
+        locations=list(route.locations),
+    )
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return "refuses the token, so it is of another run"
+    if isinstance(error, flight.FlightTimedOutError):
+        return f"gives no answer within {CONNECT_TIMEOUT_S:.0f} s"
+    return f"fails with {first_line(error)}"
+
+
+class _Sending:
+    """A stream under way; it has no credit at first."""
+
+    def __init__(self, client: Any, location: str, route: Route, stream: Stream, schema: pa.Schema) -> None:
+        self._stream, self._location = stream, location
+        self._credit = self._rows = 0
+        self._answer: Answer | None = None
+        descriptor = flight.FlightDescriptor.for_command(stream.packed())
+        with self._calling():
+            self._writer, self._reader = client.do_put(descriptor, schema, route.options(route.timeout_s))
+
+    def took(self, batch: pa.RecordBatch) -> bool:
+        """Send a batch as soon as there is credit for it; False if the answer is there, and the rest is not wanted."""
+        with self._calling():
+            while self._credit == 0 and self._answer is None:
+                self._listen()
+            if self._answer is not None:
+                return False
+            self._writer.write_batch(batch)
+        self._credit -= 1
+        self._rows += batch.num_rows
+        return True
+
+    def end(self) -> Answer:
+        """Say how many rows there were, and wait for the answer."""
+        with self._calling():
+            if self._answer is None:
+                self._writer.write_metadata(packed_count(self._rows))
+            self._writer.done_writing()
+            while self._answer is None:
+                self._listen()
+            self._writer.close()
+        return self._checked(self._answer)
+
+    def break_off(self) -> None:
+        """Close the stream without the count, so that nothing takes it for complete."""
+        with contextlib.suppress(*_FAILURES):
+            self._writer.close()
+
+    def _listen(self) -> None:
+        message = self._reader.read()
+        if message is None:
+            self._writer.close()  # which raises what the server has to say
+            raise flight.FlightServerError("it ended without an answer")
+        data = message.to_pybytes()
+        if data.startswith(_ANSWER):
+            self._answer = Answer.unpacked(data)
+        else:
+            self._credit += unpacked_count(data[len(_CREDIT) :])
+
+    def _checked(self, answer: Answer) -> Answer:
+        if answer.rows not in (self._rows, None):
+            raise StorageError(
+                f"{self._stream}: {self._rows} rows were sent and {answer.rows} staged; nothing was written: hand over "
+                "again",
+                sent=self._rows, staged=answer.rows,
+            )  # fmt: skip
+        return answer
+
+    @contextlib.contextmanager
+    def _calling(self) -> Iterator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            raise StorageError(
+                f"the handoff of {self._stream} to the staging server at {self._location} broke off, and nothing of it "
+                f"counts: {first_line(error)}",
+                location=self._location,
+            ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without what Flight adds for its own developers."""
+    return _ADDED_BY_FLIGHT.split(str(error).strip(), maxsplit=1)[0] or type(error).__name__

@@ -1,0 +1,1 @@
+"""Spark: frames of any size become commits of a graph, and a graph's snapshots and changes become frames."""

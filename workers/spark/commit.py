@@ -1,0 +1,62 @@
+"""The driver's side of a load: what executors have staged becomes one commit, of the coordinator or of this process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ulid import ULID
+
+from omniray.engine.errors import OmnirayError
+from omniray.engine.identity import new_ulid
+from omniray.engine.load_options import LoadOptions, OnError
+from omniray.engine.mode import Mode
+from omniray.engine.write import Author, checked_txn_id
+from omniray.workers.spark.options import Target
+from omniray.workers.spark.stage import Ticket, unpacked
+
+if TYPE_CHECKING:
+    from omniray import Client, Graph, WriteResult
+
+_ULID_BYTES = 16
+
+
+def begin(target: Target, mode: Mode, txn_id: str | None = None) -> Ticket:
+    """A load that executors stage for; its id makes the commit safe to repeat, whether the caller gave it or not."""
+    return Ticket(target, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
+
+
+def txn_id_of(*names: object) -> str:
+    """The id of a write that is known by names: the same ones give the same id, anywhere and at any time."""
+    digest = hashlib.sha256("\n".join(map(str, names)).encode()).digest()
+    return str(ULID.from_bytes(digest[:_ULID_BYTES]))
+
+
+def commit_parts(ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
+    """Commit what executors have staged of these types, all at once; raises the error of a row that one has met.
+
+    Nothing is deleted when this fails: what was staged is the sweep's, which knows what a commit refers to.
+    """
+    with ticket.target.opened() as graph:
+        return commit_on(graph, ticket, types, parts)
+
+
+def commit_on(graph: Graph | Client, ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
+    """The same on a graph that is open."""
+    target = ticket.target
+    made = [unpacked(part) for part in parts]
+    staged = [part for part in made if not isinstance(part, OmnirayError)]
+    refused = next((part for part in made if isinstance(part, OmnirayError)), None)
+    intent = graph.begin_load(
+        LoadOptions(ticket.mode, OnError.FAIL, None), Author(target.actor, target.tenant), {},
+        txn_id=ticket.txn_id, announced=[operation for part in staged for operation in part.announced],
+    )  # fmt: skip
+    try:
+        if refused is not None:
+            raise refused
+        intent.take_parts(types, staged)
+    except BaseException:
+        intent.close(used=True)
+        raise
+    return graph.commit_load(intent)

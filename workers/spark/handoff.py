@@ -1,0 +1,201 @@
+"""The handoff to Ray: Spark's rows are checked and staged by workers on Ray, which have the credentials of the store.
+
+Two ways lead there. By Flight the tasks of Spark stream their rows to servers in Ray actors, and the result of each
+task is the part that was staged of it: Spark passes on the result of one successful try of each partition, so that what
+other tries staged never counts. By files Spark writes Parquet to storage that both share, and Ray tasks stage one file
+each: slower to begin with, but a worker that dies is run again from its file, without Spark.
+
+Either way the driver commits all parts as one write with one id.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown, StorageError, Unreachable
+from omniray.engine.load_options import LoadOptions
+from omniray.workers.flight_client import Route, first_line
+from omniray.workers.spark.commit import begin, commit_on
+from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
+from omniray.workers.spark.handoff_workers import Seal, StagingWorker, stage_file
+from omniray.workers.spark.options import Target
+from omniray.workers.spark.stage import Ticket
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from omniray import Client, WriteResult
+
+Commit = Callable[[Iterable[bytes]], "WriteResult"]
+"""Commits parts as one write."""
+
+FLIGHT, FILES = "flight", "files"
+SERVERS_PER_NODE = 2
+SERVERS_MAX = 16
+START_TIMEOUT_S = 60.0
+STREAM_TIMEOUT_S = 3600.0
+FILE_TRIES_MAX = 4
+
+_RAISED_BY_A_TASK = re.compile(r"^omniray\.engine\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def to_ray(
+    df: DataFrame,
+    graph: Client,
+    type: str,
+    *,
+    mode: str = "append",
+    txn_id: str | None = None,
+    via: str = FLIGHT,
+    shared_path: str | None = None,
+    actor: str | None = None,
+    tenant: str | None = None,
+    timeout_s: float = STREAM_TIMEOUT_S,
+) -> WriteResult:
+    """Have the rows of a frame staged on the Ray cluster of `graph`, and commit them in one atomic commit.
+
+    Spark's hosts need neither Ray nor credentials of the store: only this process has both. `via="flight"` streams the
+    rows, and each partition may take `timeout_s`; `via="files"` writes them to `shared_path`, which both can reach,
+    first. `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
+    """
+    from omniray.workers.spark.types import check_frame
+
+    _refuse_options(graph, via, shared_path)
+    check_frame(df.schema, graph.schema.type(type))
+    options = LoadOptions.checked(mode, "fail", None)
+    author = graph.written_by(actor, tenant)
+    target = Target(graph.uri, dict(graph.storage_options), author.actor, author.tenant)
+    ticket = begin(target, options.mode, txn_id)
+    commit = partial(commit_on, graph, ticket, [type])
+    if txn_id is not None and _is_committed(graph, ticket.txn_id):
+        return commit([])  # its first outcome
+    if shared_path is None:
+        return _by_flight(df, ticket, type, timeout_s, commit)
+    return _by_files(df, ticket, type, shared_path, commit)
+
+
+def _refuse_options(graph: object, via: str, shared_path: str | None) -> None:
+    import omniray
+
+    if not isinstance(graph, omniray.Client):
+        raise InputError("a handoff goes to the Ray cluster of a coordinator: connect to it with omniray.connect(uri)")
+    if via not in (FLIGHT, FILES):
+        raise InputError(f"no way {via!r} leads to Ray: use via={FLIGHT!r} or via={FILES!r}")
+    if (via == FILES) != (shared_path is not None):
+        raise InputError(f"shared_path is where via={FILES!r} writes its files: give both or neither")
+
+
+def _is_committed(graph: Client, txn_id: str) -> bool:
+    with suppress(OutcomeUnknown):
+        return graph.outcome(txn_id).committed
+    return False
+
+
+# By Flight
+
+
+def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commit: Commit) -> WriteResult:
+    token, seal = secrets.token_urlsafe(), Seal(secrets.token_bytes())
+    with _servers(ticket, token, seal) as locations:
+        task = partial(hand_over_partition, Route(ticket.txn_id, locations, token, timeout_s), type)
+        try:
+            rows = df.mapInArrow(task, RESULT).collect()
+        except Exception as error:  # those of Spark have no class in common
+            ours = error_in(str(error))
+            if ours is None:
+                raise
+            raise ours from error
+        # While the servers live, nobody takes what they staged for that of the dead.
+        return commit(one_part_each((row.partition, seal.opened(bytes(row.part))) for row in rows))
+
+
+@contextmanager
+def _servers(ticket: Ticket, token: str, seal: Seal) -> Iterator[tuple[str, ...]]:
+    """Staging servers on the nodes of the cluster, for the time of one run."""
+    import ray
+
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    # No processor is reserved: a cluster that is full would never start them, and they mostly wait.
+    shell = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(StagingWorker)
+    workers = [shell.remote(ticket, token, seal) for _ in range(min(SERVERS_PER_NODE * nodes, SERVERS_MAX))]
+    try:
+        yield _locations(workers)
+    finally:
+        for worker in workers:
+            ray.kill(worker)
+
+
+def _locations(workers: Sequence[Any]) -> tuple[str, ...]:
+    import ray
+
+    try:
+        return tuple(ray.get([worker.location.remote() for worker in workers], timeout=START_TIMEOUT_S))
+    except ray.exceptions.RayError as error:
+        raise Unreachable(
+            f"no staging server could be started on Ray, and nothing was written: {first_line(error)}"
+        ) from error
+
+
+def one_part_each(handed: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """The parts in the order of their partitions; two of one partition would double its rows."""
+    parts: dict[int, bytes] = {}
+    for partition, part in handed:
+        if partition in parts:
+            raise StorageError(f"Spark gave two results for partition {partition}; nothing was written: try again")
+        parts[partition] = part
+    return [part for _, part in sorted(parts.items())]
+
+
+def error_in(text: str) -> OmnirayError | None:
+    """The error of ours with which a task has failed: Spark passes it on as the text of a traceback."""
+    found = _RAISED_BY_A_TASK.findall(text)
+    if not found:
+        return None
+    name, message = found[-1]
+    return Unreachable(message) if name == Unreachable.__name__ else StorageError(message)
+
+
+# By files
+
+
+def _by_files(df: DataFrame, ticket: Ticket, type: str, shared_path: str, commit: Commit) -> WriteResult:
+    """Each try has a folder of its own; once one has succeeded, those of all tries of the write go."""
+    import fsspec
+
+    write_folder = f"{shared_path.rstrip('/')}/omniray-handoff-{ticket.txn_id}"
+    folder = f"{write_folder}/{secrets.token_hex(8)}"
+    df.write.parquet(folder)
+    result = commit(_staged_files(ticket, type, folder))
+    files, path = fsspec.core.url_to_fs(write_folder)
+    files.rm(path, recursive=True)
+    return result
+
+
+def _staged_files(ticket: Ticket, type: str, folder: str) -> list[bytes]:
+    import ray
+
+    # The store may fail for a while, and a file can be read as often as one likes.
+    task = ray.remote(num_cpus=1, max_retries=FILE_TRIES_MAX - 1, retry_exceptions=True)(stage_file)
+    try:
+        parts: list[bytes] = ray.get([task.remote(ticket, type, path) for path in _written(folder)])
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", error)
+        if isinstance(cause, OmnirayError):
+            raise cause from error
+        raise StorageError(
+            f"a staging worker failed {FILE_TRIES_MAX} times; nothing was written: {first_line(cause)}"
+        ) from error
+    return parts
+
+
+def _written(folder: str) -> list[str]:
+    """The files of a folder that Spark has committed."""
+    import fsspec
+
+    files, path = fsspec.core.url_to_fs(folder)
+    return [files.unstrip_protocol(name) for name in sorted(files.glob(f"{path}/part-*.parquet"))]

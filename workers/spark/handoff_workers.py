@@ -1,0 +1,76 @@
+"""The Ray side of a handoff: actors with a staging server each, and tasks that stage a file.
+
+A part that travels through a Spark task is sealed: the driver unpacks it, which has the credentials that Spark's hosts
+shall not have, and so it takes nothing from them but what the servers of its own run have made.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.workers.flight import StagingServer
+from omniray.workers.flight_client import BATCH_ROWS_MAX, Answer, Stream
+from omniray.workers.spark.stage import Ticket, stage_batches, unpacked
+
+_DIGEST = "sha256"
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A key that the driver and the servers of a run share, and nobody else."""
+
+    key: bytes = field(repr=False)
+
+    def on(self, part: bytes) -> bytes:
+        return hmac.digest(self.key, part, _DIGEST) + part
+
+    def opened(self, sealed: bytes) -> bytes:
+        """The part; raises what a changed one deserves."""
+        digest, part = sealed[:_DIGEST_BYTES], sealed[_DIGEST_BYTES:]
+        if not hmac.compare_digest(digest, hmac.digest(self.key, part, _DIGEST)):
+            raise StorageError("a part was not made by the staging servers of this run; nothing was written")
+        return part
+
+
+class StagingWorker:
+    """An actor that serves one run, at the address that its node has in the cluster."""
+
+    def __init__(self, ticket: Ticket, token: str, seal: Seal) -> None:
+        import ray
+
+        self._ticket, self._seal = ticket, seal
+        self._server = StagingServer(ray.util.get_node_ip_address(), ticket.txn_id, token, self._stage)
+
+    def location(self) -> str:
+        return self._server.location
+
+    def _stage(self, stream: Stream, batches: Iterator[pa.RecordBatch]) -> Answer:
+        answer = staged(self._ticket, stream.type_name, batches, f"partition {stream.partition}")
+        return replace(answer, part=self._seal.on(answer.part))
+
+
+def staged(ticket: Ticket, type_name: str, batches: Iterator[pa.RecordBatch], source: str) -> Answer:
+    """Stage rows, and say how many the part has."""
+    part = stage_batches(ticket, type_name, batches, source)
+    made = unpacked(part)
+    return Answer(None if isinstance(made, OmnirayError) else made.row_count, part)
+
+
+def stage_file(ticket: Ticket, type_name: str, path: str) -> bytes:
+    """Stage a Parquet file that Spark wrote."""
+    import pyarrow.parquet as pq
+
+    from omniray.engine.source_files import find_file
+
+    # Spark writes times as INT96, which Arrow would take for nanoseconds, and so for no year after 2262.
+    with find_file(path).open() as data, pq.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
+        answer = staged(ticket, type_name, file.iter_batches(BATCH_ROWS_MAX), path)
+        if answer.rows not in (file.metadata.num_rows, None):
+            raise StorageError(f"{path} has {file.metadata.num_rows} rows, and {answer.rows} were staged: try again")
+    return answer.part

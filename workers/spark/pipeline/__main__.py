@@ -1,0 +1,33 @@
+"""Run a pipeline where Spark has been told what to do: `spark-submit … pipeline/__main__.py pipeline.yml`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from omniray.engine.errors import OmnirayError
+from omniray.workers.spark.pipeline.run import run_file
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m omniray.workers.spark.pipeline", description=__doc__)
+    parser.add_argument("file", metavar="pipeline.yml")
+    parser.add_argument("--dry-run", action="store_true", help="do everything but the commit")
+    parser.add_argument("--run-id", metavar="ULID", help="the run's id, under which it is committed once")
+    given = parser.parse_args()
+    try:
+        report = run_file(given.file, run_id=given.run_id, dry_run=given.dry_run, tell=_tell)
+    except OmnirayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(report.as_json()))
+    return 0
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The rules that take more than one row to decide, as distributed joins: keys, `@unique`, the ends of edges, `@card`.
+
+The engine judges the whole commit again, by the same rules, and refuses it as a whole. Here the rows that it would
+refuse are found first and taken out, each with its reason. What a rule finds is mostly little, so it is kept, and the
+rows of a type, of which there may be any number, are only held against it; nothing of them comes to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from omniray.engine.errors import ConstraintViolation
+from omniray.engine.mode import Mode
+from omniray.engine.schema import ANY_CARDINALITY, DST, ID, SRC, EdgeType, Unique
+from omniray.workers.spark.pipeline.config import Keep
+from omniray.workers.spark.pipeline.conforming import BY, DETAIL, REASON, ROW
+from omniray.workers.spark.pipeline.pinned import PinnedGraph
+from omniray.workers.spark.pipeline.plan import TypePlan
+from omniray.workers.spark.pipeline.reasons import Reason
+
+PASSES_MAX = 64
+_SHOWN_CHARS_MAX = 80
+_SHOWN_KEYS_MAX = 3
+_RANK, _USED, _COUNT, _AHEAD = "#rank", "#used", "#count", "#ahead"
+
+
+class Held:
+    """Frames that are computed once, until the run ends."""
+
+    def __init__(self) -> None:
+        self._frames: list[DataFrame] = []
+
+    def hold(self, frame: DataFrame, level: StorageLevel = StorageLevel.DISK_ONLY) -> DataFrame:
+        self._frames.append(frame.persist(level))
+        return frame
+
+    def found(self, frame: DataFrame) -> DataFrame | None:
+        """What a rule found, computed now; None if that is nothing."""
+        return frame if self.hold(frame, StorageLevel.MEMORY_AND_DISK).count() else None
+
+    def release(self) -> None:
+        while self._frames:
+            self._frames.pop().unpersist()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule that rows break: its code, and a sentence made of each row."""
+
+    reason: Reason
+    detail: Column
+
+
+@dataclass
+class Judgement:
+    """One type under judgement: the rows that are in so far, and what is out, as (reason, detail, row).
+
+    `refused` are the rows that do not fit by themselves; `fallen` is what the rules here let fall.
+    """
+
+    plan: TypePlan
+    refused: DataFrame
+    live: DataFrame
+    fallen: list[DataFrame] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, plan: TypePlan, conformed: DataFrame) -> Judgement:
+        refused = conformed.where(F.col(REASON).isNotNull()).select(REASON, DETAIL, ROW)
+        return cls(plan, refused, conformed.where(F.col(REASON).isNull()).drop(REASON, DETAIL, ROW))
+
+    def drop(self, met: DataFrame, on: Sequence[str], fault: Fault) -> None:
+        """Let all rows fall that meet what a rule found."""
+        self._fall(self.live.join(met, list(on), "inner"), fault)
+        self.live = self.live.join(met, list(on), "left_anti")
+
+    def keep_first(
+        self,
+        met: DataFrame,
+        on: Sequence[str],
+        fault: Fault,
+        most: Column | int = 1,
+        ahead: DataFrame | None = None,
+    ) -> None:
+        """Of the rows that agree with one of `met`, keep `most` in the file's order, those of `ahead` before all."""
+        within, order = self.live.join(met, list(on), "inner"), self._order()
+        if ahead is not None:
+            within = within.join(ahead.withColumn(_AHEAD, F.lit(True)), ahead.columns, "left")
+            order = [F.asc_nulls_last(_AHEAD), *order]
+        ranked = within.withColumn(_RANK, F.row_number().over(Window.partitionBy(*on).orderBy(*order)))
+        self._fall(ranked.where(F.col(_RANK) > most), fault)
+        kept = ranked.where(F.col(_RANK) <= most).select(self.live.columns)
+        self.live = self.live.join(met, list(on), "left_anti").unionByName(kept)
+
+    def _fall(self, rows: DataFrame, fault: Fault) -> None:
+        row = F.to_json(F.struct(*self.plan.columns))
+        reason = F.lit(fault.reason.value)
+        self.fallen.append(rows.select(reason.alias(REASON), fault.detail.alias(DETAIL), row.alias(ROW)))
+
+    def _order(self) -> list[Column]:
+        """The order of rows with one key: as the file says, then by all they hold, so that each run decides alike."""
+        last = self.plan.mapping.deduplicate.keep is Keep.LAST
+        by = [F.desc_nulls_last(BY) if last else F.asc_nulls_last(BY)] if BY in self.live.columns else []
+        return [*by, F.to_json(F.struct(*self.plan.columns))]
+
+
+def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGraph, held: Held) -> None:
+    """Let every row fall that breaks a rule; `nodes` are the ids of the nodes that this run accepts, by type."""
+    type = judgement.plan.type
+    if isinstance(type, EdgeType):
+        _drop_orphans(judgement, type, nodes, pinned, held)
+    if judgement.plan.identity(pinned.mode):
+        _drop_existing(judgement, pinned, held)
+        _drop_duplicates(judgement, pinned.mode, held)
+    for _ in range(PASSES_MAX):
+        before = len(judgement.fallen)
+        for constraint in _uniques(judgement.plan, pinned.mode):
+            _drop_taken(judgement, constraint, pinned, held)
+            _drop_repeated(judgement, constraint, held)
+        # A merged row that falls no longer displaces the one of the graph, whose values are taken again then.
+        if pinned.mode is not Mode.MERGE or len(judgement.fallen) == before:
+            break
+    else:
+        raise ConstraintViolation(f"{type.name}: rows still break @unique after {PASSES_MAX} passes; mend the source")
+    if isinstance(type, EdgeType) and type.cardinality != ANY_CARDINALITY:
+        _drop_crowded(judgement, type, pinned, held)
+        _drop_sparse(judgement, type, pinned, held)
+
+
+def _drop_orphans(
+    judgement: Judgement, edge: EdgeType, nodes: Mapping[str, DataFrame], pinned: PinnedGraph, held: Held
+) -> None:
+    """Edges without one of their nodes. Only the ids at their ends are moved, each of them once."""
+    ends = ((SRC, edge.source), (DST, edge.target))
+    written = judgement.live
+    missing = {
+        node: _missing(written, [end for end, name in ends if name == node], node, nodes, pinned, held)
+        for node in {edge.source, edge.target}
+    }
+    for end, node in ends:
+        absent = missing[node]
+        if absent is not None:
+            detail = F.concat(F.lit(f"{end} '"), _shown(end), F.lit(f"' not found in {node}"))
+            judgement.drop(absent.withColumnRenamed(ID, end), [end], Fault(Reason.ORPHAN, detail))
+
+
+def _missing(
+    written: DataFrame, ends: Sequence[str], node: str, nodes: Mapping[str, DataFrame], pinned: PinnedGraph, held: Held
+) -> DataFrame | None:
+    """The ids at the ends that no accepted node has, and none of the graph that stays."""
+    ids = written.select(F.explode(F.array(*ends)).alias(ID)).distinct()
+    if node in nodes:
+        ids = ids.join(nodes[node], ID, "left_anti")
+    if pinned.has(node):
+        ids = ids.join(pinned.rows(node, (ID,)), ID, "left_anti")
+    return held.found(ids)
+
+
+def _drop_existing(judgement: Judgement, pinned: PinnedGraph, held: Held) -> None:
+    """Appended rows whose id the graph has."""
+    name = judgement.plan.name
+    if pinned.mode is not Mode.APPEND or not pinned.has(name):
+        return
+    taken = held.found(pinned.rows(name, (ID,)).join(judgement.live.select(ID), ID, "left_semi"))
+    if taken is not None:
+        detail = F.concat(F.lit(f"{name} '"), _shown(ID), F.lit("' exists already; mode 'merge' would replace it"))
+        judgement.drop(taken, [ID], Fault(Reason.EXISTS, detail))
+
+
+def _drop_duplicates(judgement: Judgement, mode: Mode, held: Held) -> None:
+    """All rows of a key but the one that the file's order puts first."""
+    on, name = judgement.plan.identity(mode), judgement.plan.name
+    repeated = _repeated(judgement.live, on, held)
+    if repeated is None:
+        return
+    if judgement.plan.mapping.deduplicate.keep is Keep.FAIL:
+        keys = [" -> ".join(row) for row in repeated.limit(_SHOWN_KEYS_MAX).collect()]
+        raise ConstraintViolation(
+            f"{name}: several rows have the key {', '.join(map(repr, keys))}, and deduplicate is 'fail'; mend the "
+            "source, or say which one stays: `deduplicate: last by COLUMN`",
+            type=name,
+        )
+    detail = F.concat(F.lit(f"another row of {name} '"), _shown(*on), F.lit("' stays"))
+    judgement.keep_first(repeated, on, Fault(Reason.DUPLICATE, detail))
+
+
+def _uniques(plan: TypePlan, mode: Mode) -> list[Unique]:
+    """The `@unique` rules; the one by which merged edges are known was seen to already."""
+    known = set(plan.identity(mode))
+    return [c for c in plan.type.constraints if isinstance(c, Unique) and set(c.properties) != known]
+
+
+def _drop_taken(judgement: Judgement, unique: Unique, pinned: PinnedGraph, held: Held) -> None:
+    """Rows with the values of one of the graph that stays."""
+    name, on = judgement.plan.name, unique.properties
+    if not pinned.has(name):
+        return
+    there = _staying(judgement, pinned, on)
+    taken = held.found(there.select(*on).join(judgement.live.select(*on), list(on), "left_semi").distinct())
+    if taken is not None:
+        detail = F.concat(F.lit(f"@unique violation on {name}.{','.join(on)}: '"), _shown(*on), F.lit("' is taken"))
+        judgement.drop(taken, on, Fault(Reason.UNIQUE, detail))
+
+
+def _drop_repeated(judgement: Judgement, unique: Unique, held: Held) -> None:
+    """All but the first of the rows that agree."""
+    name, on = judgement.plan.name, unique.properties
+    repeated = _repeated(judgement.live, on, held)
+    if repeated is not None:
+        detail = F.concat(
+            F.lit(f"@unique violation on {name}.{','.join(on)}: another row has '"), _shown(*on), F.lit("'")
+        )
+        judgement.keep_first(repeated, on, Fault(Reason.UNIQUE, detail))
+
+
+def _drop_crowded(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph, held: Held) -> None:
+    """Just enough edges of each source that would have too many. One that only replaces another takes no place."""
+    most = edge.cardinality.high
+    if most is None:
+        return
+    crowded = held.found(_degrees(judgement, pinned).where(F.col(_COUNT) + F.col(_USED) > most).select(SRC, _USED))
+    if crowded is None:
+        return
+    on = judgement.plan.identity(pinned.mode)
+    replaces = pinned.mode is Mode.MERGE and on and pinned.has(edge.name)
+    ahead = pinned.rows(edge.name, on) if replaces else None
+    judgement.keep_first(crowded, [SRC], _card(edge), F.lit(most) - F.col(_USED), ahead)
+
+
+def _drop_sparse(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph, held: Held) -> None:
+    """All edges of each source that would have too few."""
+    least = edge.cardinality.low
+    if least <= 1:
+        return  # a source that gets an edge has one
+    sparse = held.found(_degrees(judgement, pinned).where(F.col(_COUNT) + F.col(_USED) < least).select(SRC))
+    if sparse is not None:
+        judgement.drop(sparse, [SRC], _card(edge))
+
+
+def _degrees(judgement: Judgement, pinned: PinnedGraph) -> DataFrame:
+    """Of each source that is written: how many edges it gets, and how many it has that stay."""
+    counts = judgement.live.groupBy(SRC).agg(F.count("*").alias(_COUNT))
+    if not pinned.has(judgement.plan.name):
+        return counts.withColumn(_USED, F.lit(0))
+    there = _staying(judgement, pinned, (SRC,)).groupBy(SRC).agg(F.count("*").alias(_USED))
+    return counts.join(there, SRC, "left").fillna(0, [_USED])
+
+
+def _staying(judgement: Judgement, pinned: PinnedGraph, columns: Sequence[str]) -> DataFrame:
+    """The rows of the graph that no row of this run replaces."""
+    on = judgement.plan.identity(pinned.mode)
+    rows = pinned.rows(judgement.plan.name, tuple(dict.fromkeys((*on, *columns))))
+    if pinned.mode is not Mode.MERGE or not on:
+        return rows
+    return rows.join(judgement.live.select(*on), list(on), "left_anti")
+
+
+def _repeated(live: DataFrame, on: Sequence[str], held: Held) -> DataFrame | None:
+    """The values that several rows have, none of them null."""
+    whole = live.dropna(subset=list(on)).groupBy(*on).agg(F.count("*").alias(_COUNT))
+    return held.found(whole.where(F.col(_COUNT) > 1).select(*on))
+
+
+def _shown(*columns: str) -> Column:
+    texts = [F.col(name).cast("string").substr(1, _SHOWN_CHARS_MAX) for name in columns]
+    return F.concat_ws(", ", *texts)
+
+
+def _card(edge: EdgeType) -> Fault:
+    bounds = f"{edge.cardinality.low}..{'*' if edge.cardinality.high is None else edge.cardinality.high}"
+    start, end = f"@card violation on edge {edge.name}: source '", f"' has too few or too many edges, allowed {bounds}"
+    return Fault(Reason.CARDINALITY, F.concat(F.lit(start), _shown(SRC), F.lit(end)))

@@ -1,0 +1,176 @@
+"""The demonstration behind `make demo-spark`: a small social graph with bad rows in it goes through the pipeline.
+
+The demo fails if what it says is not so.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import omniray
+from omniray.workers.spark.pipeline.run import run_file
+from omniray.workers.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from omniray.workers.spark.pipeline.report import Report
+
+PEOPLE, ACQUAINTANCES = 2_000, 10_000
+SHOWN_ROWS = 8
+SETTINGS = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
+SCHEMA = """\
+node Person { name: String @key  age: I32?  role: enum(dev, ops)?  @range(age, 0..150) }
+edge Knows: Person -> Person { since: Date?  @unique(src, dst) }
+"""
+PIPELINE = """\
+graph: {uri: graph}
+actor: demo
+rejects: rejects
+sources:
+  people: {format: csv, path: people.csv}
+  acquaintances: {format: json, path: knows.json}
+nodes:
+  Person:
+    from: people
+    columns: {name: full_name, age: age, role: lower(role)}
+    clean: [trim, empty-to-null]
+    deduplicate: last by updated
+edges:
+  Knows:
+    from: acquaintances
+    columns: {from: a, to: b, since: since}
+    deduplicate: first by since
+"""
+
+# The line of people.csv for each fault, by the reason for which it must be rejected.
+BAD_PEOPLE: Mapping[str, str] = {
+    "bad_value": "Old Olaf,very old,dev,1",
+    "null": ",33,dev,1",
+    "enum": "Boss Bea,50,boss,1",
+    "range": "Elder Eve,151,ops,1",
+    "duplicate": "person 7,7,dev,0",
+}
+BAD_ACQUAINTANCES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("bad_value", {"a": "person 1", "b": "person 3", "since": "last summer"}),
+    ("null", {"b": "person 3", "since": "2020-01-01"}),
+    ("orphan", {"a": "person 1", "b": "nobody", "since": "2020-01-01"}),
+    ("orphan", {"a": "Elder Eve", "b": "person 1", "since": "2020-01-01"}),
+    ("unique", {"a": "person 1", "b": "person 2", "since": "2024-01-01"}),
+)
+
+
+class Narrator:
+    """Tells the story on the terminal, and keeps what has been shown for the last lines."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._shown: list[str] = []
+
+    def step(self, title: str) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]{title}", align="left", style="cyan")
+
+    def say(self, text: str) -> None:
+        self.console.print(f"   {escape(text)}", soft_wrap=True)
+
+    def show(self, outcome: bool, sentence: str) -> None:
+        """A promise that was kept; one that was not ends the demo."""
+        if not outcome:
+            raise SystemExit(f"the demo did not show what it promised: {sentence}")
+        self._shown.append(sentence)
+        self.console.print(f"   [green]✓[/] {escape(sentence)}", soft_wrap=True)
+
+    def end(self, seconds: float) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]What was shown, in {seconds:.0f} s", align="left", style="green")
+        for number, sentence in enumerate(self._shown, start=1):
+            self.console.print(f"   {number}. {escape(sentence)}", soft_wrap=True)
+
+
+def main() -> None:
+    began = time.monotonic()
+    tell = Narrator(Console(file=sys.stdout, highlight=False))
+    with tempfile.TemporaryDirectory(prefix="omniray-demo-") as name:
+        folder = Path(name)
+        tell.step("A graph, two sources with bad rows among the good, and a pipeline")
+        omniray.init(str(folder / "graph"), schema=SCHEMA).close()
+        write_sources(folder)
+        tell.console.print(PIPELINE, style="dim", markup=False)
+        spark = session("omniray demo", SETTINGS)
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            report = run_and_count(tell, folder, spark)
+            show_rejects(tell, folder, spark, report)
+            run_again(tell, folder, spark, report)
+        finally:
+            spark.stop()
+    tell.end(time.monotonic() - began)
+
+
+def write_sources(folder: Path) -> None:
+    (folder / "pipeline.yml").write_text(PIPELINE)
+    good = [f" person {n} ,{n % 100},{'Dev' if n % 2 else 'OPS'},1" for n in range(PEOPLE)]
+    (folder / "people.csv").write_text("\n".join(["full_name,age,role,updated", *good, *BAD_PEOPLE.values()]) + "\n")
+    records = [*_acquaintances(), *(record for _, record in BAD_ACQUAINTANCES)]
+    (folder / "knows.json").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+def _acquaintances() -> Iterator[dict[str, Any]]:
+    for n in range(ACQUAINTANCES):
+        a, hops = n % PEOPLE, 1 + n // PEOPLE
+        yield {"a": f"person {a}", "b": f"person {(a + hops) % PEOPLE}", "since": f"20{10 + hops}-05-31"}
+
+
+def run_and_count(tell: Narrator, folder: Path, spark: SparkSession) -> Report:
+    """Run it, and hold the counts against what was planted and against a scan of the graph."""
+    tell.step("Run it")
+    report = run_file(folder / "pipeline.yml", spark, tell=tell.say)
+    people, knows = report.types
+    tell.show(people.rejected == Counter(BAD_PEOPLE), f"people rejected by reason, as planted: {dict(people.rejected)}")
+    planted = Counter(reason for reason, _ in BAD_ACQUAINTANCES)
+    tell.show(knows.rejected == planted, f"acquaintances rejected by reason, as planted: {dict(knows.rejected)}")
+    with omniray.open(str(folder / "graph"), read_only=True) as graph:
+        snapshot, commits = graph.snapshot(), len(graph.history()) - 1
+        scanned = [snapshot.table(one.type).num_rows for one in report.types]
+    tell.show(
+        scanned == [PEOPLE, ACQUAINTANCES], f"a scan finds all {scanned[0]:,} good people and {scanned[1]:,} edges"
+    )
+    tell.show(commits == 1, f"all of them in one commit, {report.commit_id}")
+    return report
+
+
+def show_rejects(tell: Narrator, folder: Path, spark: SparkSession, report: Report) -> None:
+    tell.step("The table of rejects")
+    rejects = spark.read.parquet(str(folder / "rejects"))
+    rows = rejects.where(rejects.run_id == report.run_id).orderBy("type", "reason").collect()
+    table = Table("type", "reason", "detail", "row", box=box.SIMPLE_HEAD)
+    for row in rows[:SHOWN_ROWS]:
+        table.add_row(*(escape(row[name]) for name in ("type", "reason", "detail", "row")))
+    tell.console.print(table)
+    tell.show(len(rows) == sum(report.rejected.values()), f"all {len(rows)} of them, each with its reason")
+
+
+def run_again(tell: Narrator, folder: Path, spark: SparkSession, report: Report) -> None:
+    tell.step("Run it again under the same id")
+    again = run_file(folder / "pipeline.yml", spark, run_id=report.run_id)
+    tell.say(str(again))
+    with omniray.open(str(folder / "graph"), read_only=True) as graph:
+        commits = len(graph.history()) - 1
+    tell.show(again.repeated and commits == 1, "the same run commits once")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Frames of a pipeline: what Spark reads, mapped and cleaned as the file says, and held against the types.
+
+Everything that Spark can tell from names and types alone is asked for here, before any job runs, and told with the line
+of the file that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StringType
+
+from omniray.engine.schema import Scalar, ScalarType
+from omniray.workers.spark.pipeline.config import Clean, Format, Source
+from omniray.workers.spark.pipeline.conforming import BY, conformed_schema, conforming
+from omniray.workers.spark.pipeline.plan import TypePlan
+from omniray.workers.spark.pipeline.yaml_nodes import Faults, Text
+from omniray.workers.spark.types import accepts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BLANKS = " \t\r\n\f\v"
+
+_CLEANED: Mapping[Clean, Callable[[Column], Column]] = {
+    Clean.TRIM: lambda text: F.btrim(text, F.lit(_BLANKS)),
+    Clean.COLLAPSE_SPACES: lambda text: F.regexp_replace(text, r"\s+", " "),
+    Clean.LOWER: F.lower,
+    Clean.UPPER: F.upper,
+    Clean.EMPTY_TO_NULL: lambda text: F.nullif(text, F.lit("")),
+}
+
+
+def conformed_frames(spark: SparkSession, plans: Sequence[TypePlan], file: str) -> dict[str, DataFrame]:
+    """For each type its rows, those that fit it and those that do not; raises `InputError` with the lines at fault."""
+    faults = Faults(file)
+    sources = {name: _read(spark, source, faults) for name, source in _sources(plans).items()}
+    frames = {}
+    for plan in plans:
+        source = sources[plan.mapping.source.name]
+        mapped = _mapped(source, plan, faults) if source is not None else None
+        if mapped is not None:
+            frames[plan.name] = _conformed(mapped, plan)
+    faults.refuse()
+    return frames
+
+
+def _sources(plans: Sequence[TypePlan]) -> dict[str, Source]:
+    return {plan.mapping.source.name: plan.mapping.source for plan in plans}
+
+
+def _read(spark: SparkSession, source: Source, faults: Faults) -> DataFrame | None:
+    reader = spark.read.format(source.format)
+    if source.format is Format.CSV:
+        reader = reader.option("header", source.header)
+    if source.url is not None:
+        place = {"dbtable": source.table} if source.table is not None else {"query": source.query}
+        reader = reader.options(url=source.url, **place)
+    reader = reader.options(**source.options)
+    if source.schema is not None:
+        try:
+            reader = reader.schema(source.schema.value)
+        except PySparkException as error:
+            faults.add(source.schema.line, f"sources.{source.name}.schema: {sentence(error)}")
+            return None
+    try:
+        return reader.load(list(source.paths)) if source.paths else reader.load()
+    except PySparkException as error:
+        faults.add(source.line, f"sources.{source.name} can't be read: {sentence(error)}")
+        return None
+
+
+def _mapped(source: DataFrame, plan: TypePlan, faults: Faults) -> DataFrame | None:
+    """The source's rows as columns of the type; None if an expression is at fault."""
+    title, count = plan.mapping.title, len(faults.found)
+    where, by = plan.mapping.where, plan.mapping.deduplicate.by
+    if where is not None and not isinstance(_type(source, where, f"{title}.where", faults), BooleanType | None):
+        faults.add(where.line, f"{title}.where is no condition: write one that is true for the rows to keep")
+    columns = [_column(source, plan, name, text, faults).alias(name) for name, text in plan.columns.items()]
+    if by is not None and _type(source, by, f"{title}.deduplicate", faults) is not None:
+        columns.append(F.expr(by.value).alias(BY))
+    if len(faults.found) > count:
+        return None
+    rows = source if where is None else source.where(F.expr(where.value))
+    return rows.select(columns)
+
+
+def _column(source: DataFrame, plan: TypePlan, name: str, text: Text, faults: Faults) -> Column:
+    """The expression of a column, cleaned if it gives text."""
+    given = _type(source, text, f"{plan.mapping.title}.columns.{name}", faults)
+    p = plan.type.property(name)
+    wanted = ScalarType(Scalar.STRING) if p is None else p.type
+    is_text = isinstance(given, StringType)
+    if given is not None and not accepts(wanted, given) and not (is_text and p is not None):
+        hint = "" if p is not None else f"; an id is text: cast({text} as string)"
+        faults.add(text.line, f"{plan.name}.{name}: `{text}` is {given.simpleString()}, never {wanted}{hint}")
+    column = F.lit(None) if given is None else F.expr(text.value)
+    for step in plan.mapping.clean if is_text else ():
+        column = _CLEANED[step](column)
+    return column
+
+
+def _type(source: DataFrame, text: Text, title: str, faults: Faults) -> DataType | None:
+    """The type of an expression over the source; None, and a fault, if Spark can't make sense of it."""
+    try:
+        fields = source.select(F.expr(text.value)).schema.fields
+    except PySparkException as error:
+        faults.add(text.line, f"{title}: {sentence(error)}")
+        return None
+    return fields[0].dataType
+
+
+def _conformed(mapped: DataFrame, plan: TypePlan) -> DataFrame:
+    by = mapped.schema[BY].dataType if BY in mapped.columns else None
+    schema = conformed_schema(plan.type, by)
+    return mapped.mapInArrow(conforming(plan.type, schema), schema)
+
+
+def sentence(error: PySparkException) -> str:
+    """The one line of Spark's message that a person needs."""
+    first = str(error).strip().partition("\n")[0]
+    return first.partition(" SQLSTATE:")[0].rstrip(" ;.")

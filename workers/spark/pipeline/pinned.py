@@ -1,0 +1,54 @@
+"""The graph that a run is held against: one snapshot of it, read by Spark's executors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from omniray.engine.mode import Mode
+from omniray.workers.spark.options import STORAGE
+from omniray.workers.spark.source import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from omniray import Client, Graph, Snapshot
+
+
+@dataclass(frozen=True)
+class PinnedGraph:
+    """What of the graph stays when the run is committed: in an overwrite, nothing of the types that it writes."""
+
+    spark: SparkSession
+    uri: str
+    storage_options: Mapping[str, str]
+    snapshot: Snapshot
+    mode: Mode
+    written: Collection[str]
+    _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict, init=False)
+
+    def has(self, type: str) -> bool:
+        """Whether rows of a type stay."""
+        gone = self.mode is Mode.OVERWRITE and type in self.written
+        return not gone and self.snapshot.count(type) > 0
+
+    def rows(self, type: str, columns: Sequence[str]) -> DataFrame:
+        """Columns of all rows of a type; a second time the same frame, for Spark asks a process about each new one."""
+        key = (type, tuple(columns))
+        if key not in self._frames:
+            self._frames[key] = self._read(*key)
+        return self._frames[key]
+
+    def _read(self, type: str, columns: tuple[str, ...]) -> DataFrame:
+        reader = self.spark.read.format(FORMAT).option("uri", self.uri).option("type", type)
+        for name, value in self.storage_options.items():
+            reader = reader.option(f"{STORAGE}{name}", value)
+        return reader.option("columns", ",".join(columns)).option("at", self.snapshot.commit_id).load()
+
+
+def pinned(
+    spark: SparkSession, graph: Graph | Client, storage_options: Mapping[str, str], mode: Mode, written: Collection[str]
+) -> PinnedGraph:
+    """The graph as it is now."""
+    return PinnedGraph(spark, graph.uri, storage_options, graph.snapshot(), mode, written)

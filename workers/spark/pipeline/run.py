@@ -1,0 +1,225 @@
+"""A run of a pipeline: plan, read, judge, write what was rejected, and commit what was accepted, at once and once.
+
+The id of a run is the id of its commit. A run that died is run again under its id: if its commit had landed nothing is
+done, and if not everything is done anew; the rejects of a run are replaced, never doubled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import omniray
+from omniray.engine.errors import InputError, InvariantViolation, NotFound
+from omniray.engine.identity import new_ulid
+from omniray.engine.mode import Mode
+from omniray.engine.schema import DST, ID, SRC, EdgeType
+from omniray.engine.write import checked_txn_id
+from omniray.workers.spark.options import Target
+from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
+from omniray.workers.spark.pipeline.config import Pipeline, read_pipeline
+from omniray.workers.spark.pipeline.conforming import DETAIL, REASON, ROW
+from omniray.workers.spark.pipeline.frames import conformed_frames, sentence
+from omniray.workers.spark.pipeline.pinned import pinned
+from omniray.workers.spark.pipeline.plan import TypePlan, plan
+from omniray.workers.spark.pipeline.reasons import Reason
+from omniray.workers.spark.pipeline.report import Report, TypeCounts
+from omniray.workers.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from omniray import Client, Graph, WriteResult
+
+ACTOR = "pipeline"
+REJECTS = "type string, reason string, detail string, row string"
+
+Tell = Callable[[str], None]
+"""Takes a sentence on each step as it is done."""
+
+
+def _silently(sentence: str) -> None:
+    """Tells nobody."""
+
+
+def run_file(
+    path: str | os.PathLike[str],
+    spark: SparkSession | None = None,
+    *,
+    run_id: str | None = None,
+    dry_run: bool = False,
+    tell: Tell = _silently,
+) -> Report:
+    """Run the pipeline of a file, in the session given, else in the active one, else in a new one."""
+    pipeline = read_pipeline(path)
+    return run(pipeline, spark or session("omniray pipeline"), run_id=run_id, dry_run=dry_run, tell=tell)
+
+
+def run(
+    pipeline: Pipeline, spark: SparkSession, *, run_id: str | None = None, dry_run: bool = False, tell: Tell = _silently
+) -> Report:
+    """Run a pipeline: one commit, or none at all. With `dry_run`, everything is done but the commit."""
+    run_id = new_ulid() if run_id is None else checked_txn_id(run_id)
+    report = Report(run_id, dry_run, pipeline.rejects)
+    with _opened(pipeline) as graph, _plain_errors():
+        tell(f"run {run_id} on {graph.uri}")
+        if _is_committed(graph, run_id):
+            return replace(report, commit_id=run_id, repeated=True)
+        held = Held()
+        try:
+            return _Run(pipeline, spark, graph, report, held, tell).done()
+        finally:
+            held.release()
+
+
+def _opened(pipeline: Pipeline) -> AbstractContextManager[Graph | Client]:
+    """The graph: through the coordinator on the Ray cluster that the file names, else through whoever serves it."""
+    place, actor = pipeline.graph, pipeline.actor or ACTOR
+    if place.address is None:
+        return Target(place.uri, place.storage_options, actor).opened()
+    return omniray.connect(place.uri, actor=actor, storage_options=place.storage_options or None, address=place.address)
+
+
+def _is_committed(graph: Graph | Client, run_id: str) -> bool:
+    try:
+        return graph.snapshot(at=run_id).commit_id == run_id
+    except NotFound:
+        return False
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn what Spark says about data and expressions into one line; an error of our own Python code stays a bug."""
+    try:
+        yield
+    except PythonException:
+        raise
+    except PySparkException as error:
+        raise InputError(f"Spark gave up on the pipeline: {sentence(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run, step by step."""
+
+    pipeline: Pipeline
+    spark: SparkSession
+    graph: Graph | Client
+    report: Report
+    held: Held
+    tell: Tell
+
+    def done(self) -> Report:
+        plans = plan(self.pipeline, self.graph.schema)
+        frames = conformed_frames(self.spark, plans, self.pipeline.file)
+        judged, counts = self._judged(plans, frames)
+        self._write_rejects(judged, counts)
+        report = replace(self.report, types=tuple(counts))
+        self._refuse_emptying(counts)
+        if report.dry_run or not any(one.accepted for one in counts):
+            return report
+        return self._committed(report, judged)
+
+    def _judged(
+        self, plans: Sequence[TypePlan], frames: dict[str, DataFrame]
+    ) -> tuple[list[Judgement], list[TypeCounts]]:
+        """All types, nodes first; what a type accepts is known before the edges that need it are judged."""
+        place, written = self.pipeline.graph, [one.name for one in plans]
+        state = pinned(self.spark, self.graph, place.storage_options, self.pipeline.mode, written)
+        judged, counts, nodes = [], [], dict[str, DataFrame]()
+        for one in plans:
+            self.tell(f"{one.name}: reading {one.mapping.source.name}")
+            conformed = self.held.hold(frames[one.name])
+            by_reason = _by_reason(conformed)
+            judgement = Judgement.of(one, conformed)
+            judge(judgement, nodes, state, self.held)
+            judged.append(judgement)
+            counts.append(self._counted(judgement, by_reason))
+            self.tell(f"{one.name}: {counts[-1]}")
+            if not isinstance(one.type, EdgeType):
+                nodes[one.name] = judgement.live.select(ID).dropna()
+        return judged, counts
+
+    def _counted(self, judgement: Judgement, by_row: Mapping[str | None, int]) -> TypeCounts:
+        """The counts of a type; `by_row` are those of the rules of single rows, under None what kept them."""
+        name, read, found = judgement.plan.name, sum(by_row.values()), Counter(by_row)
+        if judgement.fallen:
+            fallen = self.held.hold(reduce(DataFrame.unionByName, judgement.fallen))
+            judgement.fallen = [fallen]
+            kept = F.lit(None).cast("string").alias(REASON)
+            found[None] = 0
+            found.update(_by_reason(fallen.select(REASON).unionByName(judgement.live.select(kept))))
+        accepted, out = found[None], found.total() - found[None]
+        if accepted + out != read:
+            raise InputError(
+                f"{name}: {read} rows were read, but {accepted} accepted and {out} rejected: "
+                "the source or an expression gives other rows each time; let it give the same, without rand()"
+            )
+        rejected = {reason.value: found[reason.value] for reason in Reason if found[reason.value]}
+        return TypeCounts(name, read, accepted, rejected)
+
+    def _write_rejects(self, judged: Sequence[Judgement], counts: Sequence[TypeCounts]) -> None:
+        """Replace what an earlier try of the same run has rejected, be it by nothing."""
+        tables = [_rejects_of(one) for one, found in zip(judged, counts, strict=True) if found.rejected]
+        rejects = reduce(DataFrame.unionByName, tables, self.spark.createDataFrame([], REJECTS))
+        place = f"{self.pipeline.rejects}/run_id={self.report.run_id}"
+        rejects.write.mode("overwrite").parquet(place)
+        if tables:
+            self.tell(f"rejected rows are in {place}")
+
+    def _refuse_emptying(self, counts: Sequence[TypeCounts]) -> None:
+        """Rows that are all bad must not pass for a table of no rows, which an overwrite would leave empty."""
+        for one in counts:
+            if self.pipeline.mode is Mode.OVERWRITE and one.read and not one.accepted:
+                raise InputError(
+                    f"all {one.read} rows of {one.type} were rejected, and mode 'overwrite' would leave it empty: "
+                    f"see {self.pipeline.rejects}; nothing was committed",
+                    type=one.type,
+                )
+
+    def _committed(self, report: Report, judged: Sequence[Judgement]) -> Report:
+        actor = self.pipeline.actor or ACTOR
+        with self.graph.spark_transaction(mode=self.pipeline.mode, txn_id=report.run_id, actor=actor) as tx:
+            for one in judged:
+                self.tell(f"{one.plan.name}: staging")
+                tx.write(_to_write(one), one.plan.name)
+        self._confirm(tx.result, report)
+        types = tuple(replace(one, committed=one.accepted) for one in report.types)
+        return replace(report, commit_id=tx.result.commit_id, repeated=tx.result.repeated, types=types)
+
+    def _confirm(self, result: WriteResult, report: Report) -> None:
+        """What an append or a merge commits is what was accepted, row by row."""
+        affected, accepted = result.affected_nodes + result.affected_edges, sum(t.accepted for t in report.types)
+        if self.pipeline.mode is not Mode.OVERWRITE and affected != accepted:
+            raise InvariantViolation(
+                f"run {report.run_id} committed {affected} rows, but {accepted} were accepted: look at what it wrote",
+                commit_id=result.commit_id, affected=affected, accepted=accepted,
+            )  # fmt: skip
+
+
+def _by_reason(rows: DataFrame) -> dict[str | None, int]:
+    """How many rows there are for each reason, under None those without one."""
+    return {row[REASON]: row["count"] for row in rows.groupBy(REASON).count().collect()}
+
+
+def _rejects_of(judgement: Judgement) -> DataFrame:
+    rows = reduce(DataFrame.unionByName, judgement.fallen, judgement.refused)
+    told = {"reason": REASON, "detail": DETAIL, "row": ROW}
+    return rows.select(
+        F.lit(judgement.plan.name).alias("type"), *(F.col(column).alias(name) for name, column in told.items())
+    )
+
+
+def _to_write(judgement: Judgement) -> DataFrame:
+    """The columns that the file gives; an id that a key makes is made again where the rows are staged."""
+    columns = [SRC, DST] if isinstance(judgement.plan.type, EdgeType) else []
+    return judgement.live.select(*dict.fromkeys([*columns, *judgement.plan.columns]))

@@ -1,0 +1,85 @@
+"""The data source `omniray`: `spark.read` and `spark.readStream`, `df.write` and `df.writeStream`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from omniray.engine.errors import InputError
+from omniray.engine.mode import Mode
+from omniray.workers.spark.options import WriteOptions
+from omniray.workers.spark.read import GraphReader, PinnedRead, ReadOptions, reads_changes
+from omniray.workers.spark.stage import Ticket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from omniray.workers.spark.stream_read import ChangeStreamReader
+    from omniray.workers.spark.stream_write import GraphStreamWriter
+    from omniray.workers.spark.write import GraphWriter
+
+FORMAT = "omniray"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source known to a session; a second time does no harm."""
+    spark.dataSource.register(GraphSource)
+
+
+class GraphSource(DataSource):
+    """Made by Spark wherever it plans: in processes of its own beside the driver."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        if not reads_changes(self.options):
+            return self._pinned.schema
+        from omniray.workers.spark.stream_read import ChangeOptions, change_schema
+
+        return change_schema(ChangeOptions.checked(self.options))
+
+    def reader(self, schema: StructType) -> GraphReader:
+        return GraphReader(self._pinned, schema)
+
+    @cached_property
+    def _pinned(self) -> PinnedRead:
+        """The snapshot of a frame: chosen when Spark asks for the columns, and taken along when it plans to read."""
+        return PinnedRead.of(ReadOptions.checked(self.options))
+
+    def streamReader(self, schema: StructType) -> ChangeStreamReader:
+        from omniray.workers.spark.stream_read import ChangeOptions, ChangeStreamReader
+
+        return ChangeStreamReader(ChangeOptions.checked(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> GraphWriter:
+        from omniray.workers.spark.write import GraphWriter
+
+        options = WriteOptions.checked(self.options, overwrite=overwrite)
+        return GraphWriter(_begun(options, schema), options.type)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> GraphStreamWriter:
+        from omniray.workers.spark.stream_write import GraphStreamWriter
+
+        options = WriteOptions.checked(self.options, overwrite=overwrite)
+        if options.mode is Mode.OVERWRITE:
+            raise InputError("a stream can't overwrite: each batch would undo the last one; use append or merge")
+        if options.txn_id is not None:
+            raise InputError("each batch of a stream has an id of its own: leave out the option 'txn_id'")
+        return GraphStreamWriter(_begun(options, schema), options.type)
+
+
+def _begun(options: WriteOptions, schema: StructType) -> Ticket:
+    """The load, once it is known that the frame fits its type."""
+    import omniray
+    from omniray.workers.spark.commit import begin
+    from omniray.workers.spark.types import check_frame
+
+    target = options.target
+    with omniray.open(target.uri, read_only=True, storage_options=target.storage_options or None) as graph:
+        check_frame(schema, graph.schema.type(options.type))
+    return begin(target, options.mode, options.txn_id)

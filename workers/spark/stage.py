@@ -1,0 +1,58 @@
+"""What runs in an executor, or in a worker on Ray: rows of one partition are checked and become a part of a load.
+
+An error of the rows is a value like any other, so that nobody tries them again; an error of the store is raised, so
+that somebody does. Modules of Lance are imported here when the first rows come: whoever forks must not have them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from omniray.engine.errors import Conflict, InputError, OmnirayError
+from omniray.engine.mode import Mode
+from omniray.workers.spark.options import Target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from omniray.engine.graph import Graph
+    from omniray.engine.table_part import TablePart
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One load that many stage for: where it goes, what it does there, and the id under which it is committed once."""
+
+    target: Target
+    mode: Mode
+    txn_id: str
+
+
+def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
+    """Check and stage rows; what comes of it, or the error of a row, packed to travel."""
+    from omniray.engine.sidecar import SidecarIntent
+
+    target = ticket.target
+    graph = _opened(target.uri, tuple(sorted(target.storage_options.items())))
+    try:
+        part = graph.read_part(batches, type_name, source, SidecarIntent(ticket.txn_id, target.actor))
+    except (InputError, Conflict) as error:
+        return pickle.dumps(error)
+    return pickle.dumps(part)
+
+
+def unpacked(part: bytes) -> TablePart | OmnirayError:
+    """What a worker made, or the error of a row that it met instead."""
+    made: TablePart | OmnirayError = pickle.loads(part)
+    return made
+
+
+@lru_cache(maxsize=4)
+def _opened(uri: str, storage_options: tuple[tuple[str, str], ...]) -> Graph:
+    import omniray
+
+    return omniray.open(uri, read_only=True, storage_options=dict(storage_options) or None)

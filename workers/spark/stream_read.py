@@ -1,0 +1,160 @@
+"""`spark.readStream.format("omniray")`: the changes of one type, commit by commit.
+
+An offset is a number of the line. A batch of steps is cut into runs of neighbours, one for each task, and all that a
+task needs is in its partition: a query that is started again from its checkpoint reads the same steps as before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from omniray.engine.errors import InputError
+from omniray.workers.spark.options import Target, known, needed
+from omniray.workers.spark.read import COMMIT_ID, reads_changes
+from omniray.workers.spark.types import as_spark, spark_schema
+
+if TYPE_CHECKING:
+    from omniray.engine.changes import Changes, TableStep
+    from omniray.engine.store import ObjectStore
+
+CHANGE, SEQ = "_change", "_seq"
+BEGINNING = "beginning"
+TASKS_MAX = 8
+STEPS_PER_TASK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """What `spark.readStream.format("omniray")` says."""
+
+    target: Target
+    type: str
+    after: str | None = None  # a commit id, or `beginning`; without it, the head when the query starts
+    steps_per_batch: int | None = None
+
+    KNOWN = ("uri", "type", "changes", "from", "steps_per_batch")
+
+    @classmethod
+    def checked(cls, given: Mapping[str, str]) -> ChangeOptions:
+        options = known(given, cls.KNOWN)
+        if not reads_changes(options):
+            raise InputError("a stream reads the changes of a type: say so by .option('changes', 'true')")
+        return cls(
+            Target.of(options),
+            needed(options, "type", "Person"),
+            options.get("from"),
+            _count(options, "steps_per_batch"),
+        )
+
+    def opened(self) -> tuple[ObjectStore, Changes]:
+        # Here, since these import Lance, which must not be there when Spark forks its workers.
+        from omniray.engine.changes import Changes
+        from omniray.engine.store import open_store
+
+        store = open_store(self.target.uri, self.target.storage_options or None)
+        return store, Changes.of(store)
+
+
+def change_schema(options: ChangeOptions) -> StructType:
+    """The columns of a change stream: what happened, in which commit and step, and those of the type."""
+    store, changes = options.opened()
+    store.close()
+    return StructType(
+        [
+            StructField(CHANGE, StringType(), nullable=False),
+            StructField(COMMIT_ID, StringType(), nullable=False),
+            StructField(SEQ, LongType(), nullable=False),
+            *spark_schema(changes.schema.type(options.type)).fields,
+        ]
+    )
+
+
+class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the line; the graph is opened when it is first asked for, and never in a pickled copy."""
+
+    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._opened: tuple[ObjectStore, Changes] | None = None
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def initialOffset(self) -> dict[str, int]:
+        after = self._options.after
+        if after == BEGINNING:
+            return {"seq": 0}
+        return {"seq": self._changes.newest_seq() if after is None else self._changes.seq_of(after)}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        ends = [self._changes.newest_seq(start["seq"])]
+        if self._target is not None:
+            ends.append(self._target)
+        if isinstance(limit, ReadMaxFiles):
+            ends.append(start["seq"] + limit.max_files)
+        return {"seq": max(min(ends), start["seq"])}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark knows limits of files and rows; an object of the line is a file."""
+        steps = self._options.steps_per_batch
+        return ReadAllAvailable() if steps is None else ReadMaxFiles(steps)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._changes.newest_seq()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        steps = list(self._changes.steps(start["seq"], end["seq"], [self._options.type]))
+        return [InputPartition(run) for run in runs(steps)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: the changes of its steps, in their order."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        arrow = to_arrow_schema(self._schema, timezone="UTC")
+        store, changes = self._options.opened()
+        try:
+            for step in partition.value:
+                for kind, rows in changes.read(step):
+                    for batch in rows.to_batches():
+                        yield as_spark(_marked(batch, kind, step), arrow)
+        finally:
+            store.close()
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
+
+    @property
+    def _changes(self) -> Changes:
+        if self._opened is None:
+            self._opened = self._options.opened()
+        return self._opened[1]
+
+
+def runs(steps: Sequence[TableStep]) -> list[tuple[TableStep, ...]]:
+    """Neighbours together: a task for some steps, and no more than a few tasks."""
+    size = max(STEPS_PER_TASK, math.ceil(len(steps) / TASKS_MAX))
+    return [tuple(steps[first : first + size]) for first in range(0, len(steps), size)]
+
+
+def _marked(batch: pa.RecordBatch, kind: str, step: TableStep) -> pa.RecordBatch:
+    batch = batch.append_column(CHANGE, pa.repeat(str(kind), len(batch)))
+    batch = batch.append_column(COMMIT_ID, pa.repeat(step.commit_id, len(batch)))
+    return batch.append_column(SEQ, pa.repeat(pa.scalar(step.seq, pa.int64()), len(batch)))
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    if not options[name].isdigit() or int(options[name]) == 0:
+        raise InputError(f"option {name!r} is {options[name]!r}: give a number, 1 or more")
+    return int(options[name])

@@ -1,0 +1,57 @@
+"""The sink of a stream: each micro-batch is one commit, made once however often Spark runs it.
+
+Its id derives from the query, which a checkpoint keeps, and the number of the batch. A batch that is run again after a
+crash, between our commit and Spark's note of it, is answered with what was committed the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from omniray.engine.errors import InputError
+from omniray.workers.spark.stage import Ticket, stage_batches
+from omniray.workers.spark.write import this_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass
+class BatchMessage(WriterCommitMessage):
+    """What a task made, and for which query, which only the tasks are told."""
+
+    part: bytes
+    query_id: str
+
+
+class GraphStreamWriter(DataSourceStreamArrowWriter):
+    """All micro-batches of one stream."""
+
+    def __init__(self, ticket: Ticket, type_name: str) -> None:
+        self._ticket, self._type_name = ticket, type_name
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        if not query_id:
+            raise InputError("Spark does not say which query this is, so that no batch could be told from another")
+        return BatchMessage(stage_batches(self._ticket, self._type_name, iterator, this_partition()), query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        from omniray.workers.spark.commit import commit_parts, txn_id_of
+
+        found = [message for message in messages if isinstance(message, BatchMessage)]
+        if not found:
+            return
+        ticket = replace(self._ticket, txn_id=txn_id_of("stream", found[0].query_id, self._type_name, batchId))
+        commit_parts(ticket, [self._type_name], [message.part for message in found])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing, as in a batch write: the commit may have landed."""

@@ -1,0 +1,84 @@
+"""Several frames in one commit: each is staged when it is written, and all become visible when the block ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from omniray.engine.errors import InputError
+from omniray.engine.load_options import LoadOptions
+from omniray.workers.spark.commit import begin, commit_on
+from omniray.workers.spark.options import Target
+from omniray.workers.spark.stage import Ticket, stage_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from omniray import Client, Graph, WriteResult
+
+PART = "part"
+
+
+class SparkTransaction:
+    """Use it as a context manager: it commits at the end of the block, unless that is left by an error."""
+
+    def __init__(self, graph: Graph | Client, ticket: Ticket) -> None:
+        self._graph, self._ticket = graph, ticket
+        self._types: list[str] = []
+        self._parts: list[bytes] = []
+        self._result: WriteResult | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._result = commit_on(self._graph, self._ticket, self._types, self._parts)
+
+    @property
+    def txn_id(self) -> str:
+        """The id under which it is committed: a transaction of the same id is applied once."""
+        return self._ticket.txn_id
+
+    @property
+    def result(self) -> WriteResult:
+        """What the commit did."""
+        if self._result is None:
+            raise InputError("the transaction is not committed: its result is there when its block has ended")
+        return self._result
+
+    def write(self, frame: DataFrame, type: str) -> None:
+        """Stage the rows of a frame, in its executors; raises the error of a row that does not fit."""
+        from omniray.workers.spark.types import check_frame
+
+        if self._result is not None:
+            raise InputError("the transaction is committed: begin another one")
+        check_frame(frame.schema, self._graph.schema.type(type))
+        staged = frame.mapInArrow(_staging(self._ticket, type), f"{PART} binary").collect()
+        self._types.append(type)
+        self._parts += [bytes(row[PART]) for row in staged]
+
+
+def transaction(graph: Graph | Client, *, mode: str, txn_id: str | None, actor: str, tenant: str) -> SparkTransaction:
+    """A transaction on a graph that is open."""
+    checked = LoadOptions.checked(mode, "fail", None)
+    target = Target(graph.uri, dict(graph.storage_options), actor, tenant)
+    return SparkTransaction(graph, begin(target, checked.mode, txn_id))
+
+
+def _staging(ticket: Ticket, type_name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What each task does with its partition: one row comes back, which holds the part."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from omniray.workers.spark.write import this_partition
+
+        part = stage_batches(ticket, type_name, batches, this_partition())
+        yield pa.RecordBatch.from_pydict({PART: [part]})
+
+    return stage
