@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from os import PathLike, fspath
 from pathlib import Path
@@ -59,6 +59,14 @@ PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 JUDGEMENTS_MAX = 100
 WORKERS_BYTES_MIN = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """The answer to a write, and whether an earlier try ended without one, and so may be what the answer tells of."""
+
+    answer: WriteAnswer
+    in_doubt: bool
 
 
 def connect(
@@ -181,9 +189,9 @@ class Client:
         """Have a load that has all its parts committed."""
         with intent:
             request = intent.request(self._graph.schema_state.schema_hash)
-            answer = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
-            intent.judged(answer.unfit)
-            return intent.finished(answer.result)
+            answered = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
+            intent.judged(answered.answer.unfit)
+            return intent.finished(answered.answer.result, sent_again=answered.in_doubt)
 
     def mutate(
         self,
@@ -209,7 +217,7 @@ class Client:
             checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,
             self._graph.schema_state.schema_hash,
         )  # fmt: skip
-        return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).result
+        return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
         """`load`, in the background: the future has its result. Many may be under way at once."""
@@ -266,7 +274,7 @@ class Client:
             raise
         return intent
 
-    def _send_prepared(self, intent: LoadIntent, timeout_s: float | None) -> WriteAnswer:
+    def _send_prepared(self, intent: LoadIntent, timeout_s: float | None) -> _Answered:
         """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
         for _ in range(JUDGEMENTS_MAX):
             resolution, judged_on = self._judged(intent)
@@ -291,7 +299,7 @@ class Client:
                 return Resolution({}, Affected()), {}
             raise
 
-    def _send(self, request: Request, timeout_s: float | None) -> WriteAnswer:
+    def _send(self, request: Request, timeout_s: float | None) -> _Answered:
         """Send a write until it is answered: an id that was applied is never applied again.
 
         Once a try has ended without an answer, only an answer to the write itself ends the doubt.
@@ -300,7 +308,7 @@ class Client:
         pause_s, in_doubt = PAUSE_S, False
         while True:
             try:
-                return self._service.submit(request, _left(request, deadline))
+                return _Answered(self._service.submit(request, _left(request, deadline)), in_doubt)
             except (Overloaded, Withdrawn) as error:
                 failed: OmnirayError = error
                 pause_s = max(pause_s, error.facts.get("retry_after_s", 0.0))

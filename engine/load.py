@@ -200,12 +200,13 @@ class LoadIntent:
         """Take over what somebody else's judgement has refused."""
         self._unfit = unfit
 
-    def finished(self, result: WriteResult) -> WriteResult:
+    def finished(self, result: WriteResult, *, sent_again: bool = False) -> WriteResult:
         """The load is through: its staged files are the table's now, and refused records go to their file.
 
-        Of a repeated load nothing was used: what it staged goes, and the result is that of the first time.
+        Of a repeated load nothing was used: what it staged goes, and the result is that of the first time. But if this
+        very load was sent again, the first time may have been its own: then the sweep finds out.
         """
-        self._landed = result.commit_id is not None and not result.repeated
+        self._landed = result.commit_id is not None and (sent_again or not result.repeated)
         if self._rejects is None:
             return result
         try:

@@ -23,6 +23,7 @@ from omniray.engine.failpoints import Point
 from omniray.engine.identity import new_ulid
 from omniray.engine.line import EMBEDDED
 from omniray.engine.owner import Incarnation
+from omniray.engine.row_sink import INLINE_ROWS_MAX
 from tests.graphs import INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, connected
@@ -75,6 +76,17 @@ def test_a_publisher_that_is_killed_around_its_put_is_replaced_and_its_writes_ar
     assert graph.people().count(f"around-{point}") == 1
     plain = lance.dataset(f"{graph.uri}/nodes/Person").to_table()["name"].to_pylist()
     assert plain.count(f"around-{point}") == 1, "plain readers see it too"
+
+
+@pytest.mark.parametrize("point", [Point.C_BEFORE_PUT, Point.C_AFTER_PUT])
+def test_a_large_load_whose_publisher_is_killed_keeps_the_rows_that_it_staged(
+    graph: Served, client: omniray.Client, point: Point
+) -> None:
+    """Fault: killed around the put of rows that the client has staged. Oracle: a scan of all rows."""
+    rows = [{"name": f"large-{point}-{n}"} for n in range(INLINE_ROWS_MAX + 1)]
+    graph.arm(graph.place.publisher, f"{point}=kill")
+    client.load(rows, type="Person")
+    assert sum(name.startswith(f"large-{point}-") for name in graph.people()) == len(rows)
 
 
 def test_what_ray_says_of_a_process_that_died_is_logged_and_not_printed(

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.xdist_group("spark")
 class Stream:
     """A query over the changes of people that keeps what it is given, batch by batch."""
 
-    def __init__(self, spark: SparkSession, reading: str, graph: omniray.Graph, root: Root, checkpoint: Path) -> None:
-        self._spark, self._reading, self._graph, self._root = spark, reading, graph, root
+    def __init__(self, spark: SparkSession, graph: omniray.Graph, root: Root, checkpoint: Path) -> None:
+        self._spark, self._graph, self._root = spark, graph, root
         self._checkpoint = checkpoint
         self.batches: list[list[Row]] = []
 
     def run(self, *, fail_after: int | None = None, **options: str) -> None:
         """Read all that there is, batch by batch; `fail_after` so many, the next one fails when it was seen."""
-        stream = self._spark.readStream.format(self._reading).option("uri", self._graph.uri).option("type", "Person")
+        stream = self._spark.readStream.format("omniray").option("uri", self._graph.uri).option("type", "Person")
         storage = {f"storage.{name}": value for name, value in self._root.storage_options.items()}
         frame = stream.option("changes", "true").options(**storage, **options).load()
         begun = len(self.batches)
@@ -50,14 +50,6 @@ class Stream:
         return [(row["_change"], row["name"], row["age"]) for row in sorted(self.rows, key=lambda row: row["_seq"])]
 
 
-@pytest.fixture
-def reading(spark: SparkSession) -> str:
-    from tests.spark.reading import FORMAT, ReadingSource
-
-    spark.dataSource.register(ReadingSource)
-    return FORMAT
-
-
 def replayed(rows: list[Row]) -> dict[str, int | None]:
     people: dict[str, int | None] = {}
     for row in sorted(rows, key=lambda row: row["_seq"]):
@@ -75,10 +67,10 @@ def people(graph: omniray.Graph) -> dict[str, int | None]:
 
 
 def test_the_stream_replays_to_the_graph_over_restarts_at_any_point(
-    spark: SparkSession, reading: str, s3: Root, tmp_path: Path
+    spark: SparkSession, s3: Root, tmp_path: Path
 ) -> None:
     with new_graph(s3) as graph:
-        stream = Stream(spark, reading, graph, s3, tmp_path / "checkpoint")
+        stream = Stream(spark, graph, s3, tmp_path / "checkpoint")
         start: dict[str, str] = {"from": "beginning"}
         insert(graph, "ann", "bob", "cid")
         graph.mutate(AGE, {"name": "ann", "age": 30})
@@ -99,16 +91,16 @@ def test_the_stream_replays_to_the_graph_over_restarts_at_any_point(
 
 
 def test_a_stream_goes_on_from_the_commit_of_a_snapshot_and_else_from_the_head(
-    spark: SparkSession, reading: str, disk: Root, tmp_path: Path
+    spark: SparkSession, disk: Root, tmp_path: Path
 ) -> None:
     with new_graph(disk) as graph:
         insert(graph, "ann")
         known = graph.snapshot().commit_id
         insert(graph, "bob")
-        after = Stream(spark, reading, graph, disk, tmp_path / "after")
+        after = Stream(spark, graph, disk, tmp_path / "after")
         after.run(**{"from": known.lower()})
         assert after.changes() == [("insert", "bob", None)]
-        head = Stream(spark, reading, graph, disk, tmp_path / "head")
+        head = Stream(spark, graph, disk, tmp_path / "head")
         head.run()
         insert(graph, "cid")
         head.run()

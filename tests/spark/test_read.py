@@ -43,20 +43,12 @@ edge Near: Item -> Item
 """
 
 
-@pytest.fixture(scope="module")
-def reading(spark: SparkSession) -> str:
-    from tests.spark.reading import FORMAT, ReadingSource
-
-    spark.dataSource.register(ReadingSource)
-    return FORMAT
-
-
 @pytest.fixture
-def load(spark: SparkSession, reading: str) -> Any:
+def load(spark: SparkSession) -> Any:
     """Load a frame of a type of a graph, with options."""
 
     def frame(graph: omniray.Graph, type: str, root: Root, **options: str) -> DataFrame:
-        reader: DataFrameReader = spark.read.format(reading).option("uri", graph.uri).option("type", type)
+        reader: DataFrameReader = spark.read.format("omniray").option("uri", graph.uri).option("type", type)
         storage = {f"storage.{name}": value for name, value in root.storage_options.items()}
         return reader.options(**storage, **options).load()
 
@@ -188,8 +180,8 @@ def test_a_read_that_can_not_be_is_refused_when_the_frame_is_made(load: Any, peo
         load(people, "Person", Root("", {}), columns="name,agee")
 
 
-def test_a_frame_of_another_schema_is_refused(spark: SparkSession, reading: str, people: omniray.Graph) -> None:
-    reader = spark.read.format(reading).option("uri", people.uri).option("type", "Person")
+def test_a_frame_of_another_schema_is_refused(spark: SparkSession, people: omniray.Graph) -> None:
+    reader = spark.read.format("omniray").option("uri", people.uri).option("type", "Person")
     with pytest.raises(Exception, match=r"leave \.schema"):
         reader.schema("name int").load().collect()
     assert [row["name"] for row in reader.schema("id string, name string, age int").load().collect()] == ["ann"]

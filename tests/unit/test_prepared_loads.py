@@ -178,6 +178,13 @@ def test_a_repeated_load_gives_the_first_outcome_and_deletes_what_it_staged(
     assert (leased(graph), data_files(graph)) == ([], [])
 
 
+@pytest.mark.usefixtures("staged_early")
+def test_a_load_that_was_sent_again_keeps_what_may_have_landed_the_first_time(graph: Graph, prepare: Prepare) -> None:
+    with prepare([person(f"p{n}") for n in range(50)]) as intent:
+        assert intent.finished(FIRST, sent_again=True) == FIRST
+    assert (leased(graph), len(data_files(graph))) == ([], 1)
+
+
 @pytest.mark.parametrize("known", [None, "of the first time\n"])
 def test_a_repeated_load_tells_what_was_refused_while_reading_unless_its_first_time_did(
     prepare: Prepare, tmp_path: Path, known: str | None

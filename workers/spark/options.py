@@ -28,7 +28,7 @@ class Target:
     """A graph, and for whom it is written to."""
 
     uri: str
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # there may be secrets in it
     actor: str = "spark"
     tenant: str = ""
     timeout_s: float = TIMEOUT_S
