@@ -34,6 +34,7 @@ from omniray.coordinator.cli_arguments import (
     read_text,
 )
 from omniray.coordinator.cli_output import Output, counted, opening, reporting
+from omniray.coordinator.cli_pipeline import app as pipeline_app
 from omniray.coordinator.cli_recovery import app as recovery_app
 from omniray.coordinator.cli_service import app as service_app
 from omniray.coordinator.cli_stress import app as stress_app
@@ -57,6 +58,7 @@ app.add_typer(schema_app, name="schema")
 app.add_typer(recovery_app)
 app.add_typer(service_app)
 app.add_typer(stress_app)
+app.add_typer(pipeline_app)
 
 
 @app.command(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 import omniray
 from bench.social import compared
 from bench.social_graph import SCHEMA as SOCIAL
 from bench.social_graph import SocialGraph
+from omniray.coordinator.cli_pipeline import app
 from omniray.engine.identity import new_ulid
 from omniray.workers.spark.pipeline import checks, run
 from omniray.workers.spark.pipeline.checks import Judgement
 from omniray.workers.spark.pipeline.report import Report
 from omniray.workers.spark.pipeline.run import run_file
-from tests.commands import TIMEOUT_S, environment
 from tests.source import REPOSITORY
 from tests.stores import Root
 
@@ -327,15 +328,46 @@ def test_a_row_that_gets_lost_on_the_way_ends_the_run(project: Project, monkeypa
 # As a user runs it
 
 
-def test_the_example_runs_as_a_job_of_spark(tmp_path: Path) -> None:
+def command(*arguments: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["pipeline", "run", *map(str, arguments)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_tells_in_words_or_in_one_document(project: Project) -> None:
+    file = project.write([person("ann"), person("bob", "151")])
+    code, out, err = command(file)
+    assert (code, "note" in err) == (0, False)
+    assert "Person: 1 of 2 rows accepted, rejected: range 1" in err
+    cells = [line.split() for line in out.splitlines()]
+    assert ["Person", "2", "1", "1", "1"] in cells
+    assert ["Person", "range", "1"] in cells
+    (entry,) = [line for line in out.splitlines() if "committed as" in line]
+    code, out, err = command(file, "--run-id", entry.split()[-1], "--json")
+    document = json.loads(out)
+    assert (code, err, document["repeated"], document["commit_id"]) == (0, "", True, entry.split()[-1])
+
+
+def test_the_command_ends_with_one_line_for_a_broken_file(project: Project) -> None:
+    file = project.write()
+    file.write_text("graph: {}\n")
+    code, out, err = command(file)
+    assert (code, out) == (3, "")
+    assert err.startswith(f"error: {file}:1: ")
+    code, _, err = command(project.folder / "missing.yml", "--json")
+    assert (code, json.loads(err)["error"]["kind"]) == (3, "bad_input")
+    code, _, err = command(project.write(), "--run-id", "today")
+    assert (code, "is no transaction id" in err) == (3, True)
+
+
+def test_the_example_runs_as_a_job_of_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "pipeline"
     shutil.copytree(REPOSITORY / "examples/pipeline", folder)
     omniray.init(str(folder / "social"), schema=(folder / "social.pg").read_text()).close()
-    command = [sys.executable, str(folder / "job.py"), str(folder / "pipeline.yml")]
-    variables = environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=variables, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "committed as" in done.stdout.splitlines()[-1]
+    monkeypatch.setattr(sys, "argv", ["job.py", str(folder / "pipeline.yml")])
+    runpy.run_path(str(folder / "job.py"), run_name="__main__")
+    assert "committed as" in capsys.readouterr().out.splitlines()[-1]
     with omniray.open(str(folder / "social"), read_only=True) as graph:
         snapshot = graph.snapshot()
         assert sorted(snapshot.table("Person")["name"].to_pylist()) == ["Ann", "Bob", "Cleo"]

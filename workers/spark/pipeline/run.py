@@ -34,6 +34,7 @@ from omniray.workers.spark.pipeline.plan import TypePlan, plan
 from omniray.workers.spark.pipeline.reasons import Reason
 from omniray.workers.spark.pipeline.report import Report, TypeCounts
 from omniray.workers.spark.session import session
+from omniray.workers.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +71,7 @@ def run(
     """Run a pipeline: one commit, or none at all. With `dry_run`, everything is done but the commit."""
     run_id = new_ulid() if run_id is None else checked_txn_id(run_id)
     report = Report(run_id, dry_run, pipeline.rejects)
+    register(spark)  # a session of the caller's own may not have it
     with _opened(pipeline) as graph, _plain_errors():
         tell(f"run {run_id} on {graph.uri}")
         if _is_committed(graph, run_id):
