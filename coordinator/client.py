@@ -36,6 +36,7 @@ from omniray.engine.errors import (
 )
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
+from omniray.engine.identity import checked_txn_id
 from omniray.engine.line import Recovery
 from omniray.engine.load import LoadIntent, Progress
 from omniray.engine.load_options import LoadOptions
@@ -46,7 +47,7 @@ from omniray.engine.schema import Schema
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.source_files import find_file
 from omniray.engine.store import open_store
-from omniray.engine.write import Affected, Author, Outcome, Resolution, WriteResult, checked_txn_id
+from omniray.engine.write import Affected, Author, Outcome, Resolution, WriteResult
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import InputError, NotFound, OmnirayError, OutcomeUnknown
 from omniray.engine.finalise import Finaliser
 from omniray.engine.heal import GRACE_S, Recoverer, RecoveryReport
+from omniray.engine.identity import checked_txn_id
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, CommitObject, Pin, Recovery
 from omniray.engine.lineage import Lineage
@@ -41,7 +42,7 @@ from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.table_part import TablePart, read_part
 from omniray.engine.tables import Table, TableStorage
 from omniray.engine.tip import Tip
-from omniray.engine.write import Author, Outcome, Resolution, WriteResult, checked_txn_id
+from omniray.engine.write import Author, Outcome, Resolution, WriteResult
 from omniray.engine.writer import Writer
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ulid import ULID
 
+from omniray.engine.errors import InputError
 from omniray.engine.records import ConformedBatch
 from omniray.engine.schema import ID, NodeType, PropertyType, Scalar, ScalarType
 
@@ -80,6 +81,17 @@ def new_ulid() -> str:
 def is_ulid(text: str) -> bool:
     """Whether the text is a ULID in its canonical spelling."""
     return _ULID.fullmatch(text) is not None
+
+
+def checked_txn_id(txn_id: str) -> str:
+    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
+    canonical = txn_id.upper() if isinstance(txn_id, str) else ""
+    if not is_ulid(canonical):
+        raise InputError(
+            f"{txn_id!r} is no transaction id, which is a ULID of 26 characters: make one with str(ulid.ULID()), keep "
+            "it, and give it again when the same write is tried again"
+        )
+    return canonical
 
 
 def mint_ulids(

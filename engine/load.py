@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from omniray.engine.conform import conform_block
 from omniray.engine.errors import Conflict, InputError, OmnirayError
-from omniray.engine.identity import fill_ids, new_ulid
+from omniray.engine.identity import checked_txn_id, fill_ids, new_ulid
 from omniray.engine.keylog import KeyLog
 from omniray.engine.lease import Lease
 from omniray.engine.load_options import LoadOptions, OnError
@@ -36,7 +36,7 @@ from omniray.engine.sources import Source, open_source
 from omniray.engine.table_part import TablePart
 from omniray.engine.tables import StagedRows, Table, TableStorage
 from omniray.engine.verdict import TableVerdict, Violation
-from omniray.engine.write import Author, Resolution, WriteResult, as_rejection, checked_txn_id
+from omniray.engine.write import Author, Resolution, WriteResult, as_rejection
 
 Progress = Callable[[Source, int], None]
 """Called now and then with the source and the number of records read so far."""

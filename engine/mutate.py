@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from omniray.engine.conform import conform
 from omniray.engine.constraints import judge
 from omniray.engine.errors import ConstraintViolation, NotFound, QueryError, RecordError
-from omniray.engine.identity import new_ulid
+from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.keylog import KeyLog
 from omniray.engine.mode import Mode
 from omniray.engine.payload import mutation_hash
@@ -31,7 +31,7 @@ from omniray.engine.query_parser import parse_queries
 from omniray.engine.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
 from omniray.engine.verdict import Verdict
-from omniray.engine.write import Affected, Author, Resolution, TableWrite, checked_txn_id
+from omniray.engine.write import Affected, Author, Resolution, TableWrite
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,

@@ -12,8 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from omniray.engine.errors import InputError, PayloadMismatch, StorageError
-from omniray.engine.identity import is_ulid
+from omniray.engine.errors import PayloadMismatch, StorageError
 from omniray.engine.line import CommitObject
 from omniray.engine.manifest import LineageEntry
 from omniray.engine.mode import Mode
@@ -122,17 +121,6 @@ class Intent(Protocol):
         """Whether it must see the newest state first, because it fails if what it read moves."""
 
     def resolve(self, state: State) -> Resolution: ...
-
-
-def checked_txn_id(txn_id: str) -> str:
-    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
-    canonical = txn_id.upper() if isinstance(txn_id, str) else ""
-    if not is_ulid(canonical):
-        raise InputError(
-            f"{txn_id!r} is no transaction id, which is a ULID of 26 characters: make one with str(ulid.ULID()), keep "
-            "it, and give it again when the same write is tried again"
-        )
-    return canonical
 
 
 def first_outcome(entry: LineageEntry, versions: Mapping[str, int], payload_hash: str) -> WriteResult:

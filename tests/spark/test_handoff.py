@@ -25,9 +25,10 @@ from omniray.engine.identity import new_ulid
 from omniray.spark import to_ray
 from omniray.workers.flight_client import Route
 from omniray.workers.spark import handoff
-from omniray.workers.spark.commit import begin, commit_on
+from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.handoff_workers import stage_file
 from omniray.workers.spark.options import Target
+from omniray.workers.spark.stage import begin
 from tests.ray.world import Served, served
 from tests.spark import handoff_faults
 from tests.stores import Root

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING
 from ulid import ULID
 
 from omniray.engine.errors import OmnirayError
-from omniray.engine.identity import new_ulid
 from omniray.engine.load_options import LoadOptions, OnError
-from omniray.engine.mode import Mode
-from omniray.engine.write import Author, checked_txn_id
-from omniray.workers.spark.options import Target
+from omniray.engine.write import Author
 from omniray.workers.spark.stage import Ticket, unpacked
 
 if TYPE_CHECKING:
     from omniray import Client, Graph, WriteResult
 
 _ULID_BYTES = 16
-
-
-def begin(target: Target, mode: Mode, txn_id: str | None = None) -> Ticket:
-    """A load that executors stage for; its id makes the commit safe to repeat, whether the caller gave it or not."""
-    return Ticket(target, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
 
 
 def txn_id_of(*names: object) -> str:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown, StorageError, Unreachable
 from omniray.engine.load_options import LoadOptions
 from omniray.workers.flight_client import Route, first_line
-from omniray.workers.spark.commit import begin, commit_on
+from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
 from omniray.workers.spark.handoff_workers import Seal, StagingWorker, stage_file
 from omniray.workers.spark.options import Target
-from omniray.workers.spark.stage import Ticket
+from omniray.workers.spark.stage import Ticket, begin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import InputError
 from omniray.engine.mode import Mode
+from omniray.engine.schema_files import read_schema
+from omniray.engine.store import open_store
 from omniray.workers.spark.options import WriteOptions
 from omniray.workers.spark.read import GraphReader, PinnedRead, ReadOptions, reads_changes
-from omniray.workers.spark.stage import Ticket
+from omniray.workers.spark.stage import Ticket, begin
+from omniray.workers.spark.types import check_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,12 +78,14 @@ class GraphSource(DataSource):
 
 
 def _begun(options: WriteOptions, schema: StructType) -> Ticket:
-    """The load, once it is known that the frame fits its type."""
-    import omniray
-    from omniray.workers.spark.commit import begin
-    from omniray.workers.spark.types import check_frame
+    """The load, once it is known that the frame fits its type.
 
-    target = options.target
-    with omniray.open(target.uri, read_only=True, storage_options=target.storage_options or None) as graph:
-        check_frame(schema, graph.schema.type(options.type))
-    return begin(target, options.mode, options.txn_id)
+    Spark plans in a process of its own each time, so no graph is opened: importing Lance takes longer than all of this.
+    """
+    store = open_store(options.target.uri, options.target.storage_options or None)
+    try:
+        graph_schema, _, _ = read_schema(store, CommitLog(store, MAIN_BRANCH))
+    finally:
+        store.close()
+    check_frame(schema, graph_schema.type(options.type))
+    return begin(options.target, options.mode, options.txn_id)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from omniray.engine.errors import Conflict, InputError, OmnirayError
+from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.mode import Mode
 from omniray.workers.spark.options import Target
 
@@ -30,6 +31,11 @@ class Ticket:
     target: Target
     mode: Mode
     txn_id: str
+
+
+def begin(target: Target, mode: Mode, txn_id: str | None = None) -> Ticket:
+    """A load that executors stage for; its id makes the commit safe to repeat, whether the caller gave it or not."""
+    return Ticket(target, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
 
 
 def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:

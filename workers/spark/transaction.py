@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self
 
 from omniray.engine.errors import InputError
 from omniray.engine.load_options import LoadOptions
-from omniray.workers.spark.commit import begin, commit_on
+from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.options import Target
-from omniray.workers.spark.stage import Ticket, stage_batches
+from omniray.workers.spark.stage import Ticket, begin, stage_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,10 +20,9 @@ from pyspark.sql import functions as F
 
 import omniray
 from omniray.engine.errors import InputError, InvariantViolation, NotFound
-from omniray.engine.identity import new_ulid
+from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.mode import Mode
 from omniray.engine.schema import DST, ID, SRC, EdgeType
-from omniray.engine.write import checked_txn_id
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
 from omniray.workers.spark.pipeline.config import Pipeline, read_pipeline

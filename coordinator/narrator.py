@@ -1,0 +1,34 @@
+"""Who tells a demonstration: what is shown is a promise, and one that is not kept ends it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+
+class Narrator:
+    """Tells the story on the terminal, and keeps what has been shown for the last lines."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._shown: list[str] = []
+
+    def step(self, title: str) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]{title}", align="left", style="cyan")
+
+    def say(self, text: str) -> None:
+        self.console.print(f"   {escape(text)}", soft_wrap=True)
+
+    def show(self, outcome: bool, sentence: str) -> None:
+        """A promise that was kept; one that was not ends the demo."""
+        if not outcome:
+            raise SystemExit(f"the demo did not show what it promised: {sentence}")
+        self._shown.append(sentence)
+        self.console.print(f"   [green]✓[/] {escape(sentence)}", soft_wrap=True)
+
+    def end(self, seconds: float) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]What was shown, in {seconds:.0f} s", align="left", style="green")
+        for number, sentence in enumerate(self._shown, start=1):
+            self.console.print(f"   {number}. {escape(sentence)}", soft_wrap=True)
