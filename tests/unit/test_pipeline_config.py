@@ -31,7 +31,6 @@ WHOLE = """\
 graph:
   uri: s3://bucket/social
   storage_options: {aws_region: eu-west-1, aws_secret_access_key: "${SECRET}"}
-  address: auto
 mode: merge
 actor: nightly
 rejects: out/rejects
@@ -102,7 +101,7 @@ def test_a_whole_file_is_read() -> None:
     pipeline = parsed(WHOLE, SECRET="x y")
     assert pipeline.mode is Mode.MERGE
     assert (pipeline.actor, pipeline.rejects) == ("nightly", "/home/me/out/rejects")
-    assert (pipeline.graph.uri, pipeline.graph.address) == ("s3://bucket/social", "auto")
+    assert pipeline.graph.uri == "s3://bucket/social"
     assert pipeline.graph.storage_options == {"aws_region": "eu-west-1", "aws_secret_access_key": "x y"}
     (person,), (knows,) = pipeline.nodes, pipeline.edges
     assert person.source.paths == ("/home/me/a.csv", "/data/b.csv")
@@ -120,7 +119,7 @@ def test_a_whole_file_is_read() -> None:
 def test_a_small_file_has_sensible_defaults() -> None:
     pipeline = parsed(SMALL)
     (person,) = pipeline.nodes
-    assert (pipeline.mode, pipeline.actor, pipeline.graph.address) == (Mode.APPEND, "", None)
+    assert (pipeline.mode, pipeline.actor) == (Mode.APPEND, "")
     assert (person.where, person.clean, person.deduplicate) == (None, (), Deduplicate(Keep.FIRST))
 
 

@@ -84,12 +84,11 @@ class Deduplicate:
 
 @dataclass(frozen=True, slots=True)
 class GraphPlace:
-    """Where the graph is; with `address`, the Ray cluster whose coordinator commits."""
+    """Where the graph is."""
 
     uri: str
     line: int
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ class _Reader:
             root.lacks("nodes", "say what becomes of the sources, under 'nodes' and 'edges'")
         return Pipeline(
             self._faults.file,
-            self._graph(root.section("graph", ("uri", "storage_options", "address"))),
+            self._graph(root.section("graph", ("uri", "storage_options"))),
             root.choice("mode", _MODES, Mode.APPEND),
             actor.value if actor else "",
             self._path(rejects) if rejects else "",
@@ -187,9 +186,7 @@ class _Reader:
 
     def _graph(self, section: Section) -> GraphPlace:
         uri = section.required("uri", "./social")
-        address = section.text("address")
-        options = self._options(section, "storage_options")
-        return GraphPlace(self._path(uri), uri.line, options, address.value if address else None)
+        return GraphPlace(self._path(uri), uri.line, self._options(section, "storage_options"))
 
     def _sources(self, section: Section) -> dict[str, Source]:
         return {name: self._source(section, name) for name in section.names()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-import omniray
 from omniray.engine.errors import InputError, InvariantViolation, NotFound
 from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.mode import Mode
@@ -71,7 +70,8 @@ def run(
     run_id = new_ulid() if run_id is None else checked_txn_id(run_id)
     report = Report(run_id, dry_run, pipeline.rejects)
     register(spark)  # a session of the caller's own may not have it
-    with _opened(pipeline) as graph, _plain_errors():
+    target = Target(pipeline.graph.uri, pipeline.graph.storage_options, pipeline.actor or ACTOR)
+    with target.opened() as graph, _plain_errors():
         tell(f"run {run_id} on {graph.uri}")
         if _is_committed(graph, run_id):
             return replace(report, commit_id=run_id, repeated=True)
@@ -80,14 +80,6 @@ def run(
             return _Run(pipeline, spark, graph, report, held, tell).done()
         finally:
             held.release()
-
-
-def _opened(pipeline: Pipeline) -> AbstractContextManager[Graph | Client]:
-    """The graph: through the coordinator on the Ray cluster that the file names, else through whoever serves it."""
-    place, actor = pipeline.graph, pipeline.actor or ACTOR
-    if place.address is None:
-        return Target(place.uri, place.storage_options, actor).opened()
-    return omniray.connect(place.uri, actor=actor, storage_options=place.storage_options or None, address=place.address)
 
 
 def _is_committed(graph: Graph | Client, run_id: str) -> bool:
