@@ -106,11 +106,11 @@ def test_a_whole_file_is_read() -> None:
     (person,), (knows,) = pipeline.nodes, pipeline.edges
     assert person.source.paths == ("/home/me/a.csv", "/data/b.csv")
     assert (person.source.format, person.source.header) == (Format.CSV, False)
-    assert person.source.schema == Text("full_name string, age string", 13)
-    assert person.where == Text("age is not null", 23)
-    assert person.columns == {"name": Text("trim(full_name)", 25), "age": Text("age", 26)}
+    assert person.source.schema == Text("full_name string, age string", 12)
+    assert person.where == Text("age is not null", 22)
+    assert person.columns == {"name": Text("trim(full_name)", 24), "age": Text("age", 25)}
     assert person.clean == (Clean.TRIM, Clean.EMPTY_TO_NULL)
-    assert person.deduplicate == Deduplicate(Keep.LAST, Text("updated at time zone", 28))
+    assert person.deduplicate == Deduplicate(Keep.LAST, Text("updated at time zone", 27))
     assert (knows.source.url, knows.source.table) == ("jdbc:postgresql://host/db", "knows")
     assert knows.source.options == {"user": "me", "password": "x y"}
     assert knows.deduplicate == Deduplicate(Keep.FAIL)

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from omniray.workers.spark.write import GraphWriter
 
 FORMAT = "omniray"
+_REGISTERED = "omniray.registered"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session; a second time does no harm."""
-    spark.dataSource.register(GraphSource)
+    """Make the data source known to a session, once: Spark warns of a second time, and does not say what it knows."""
+    if spark.conf.get(_REGISTERED, None) is None:
+        spark.dataSource.register(GraphSource)
+        spark.conf.set(_REGISTERED, "true")
 
 
 class GraphSource(DataSource):
