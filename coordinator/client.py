@@ -37,6 +37,7 @@ from omniray.engine.errors import (
 from omniray.engine.graph import Graph
 from omniray.engine.heal import RecoveryReport
 from omniray.engine.identity import checked_txn_id
+from omniray.engine.keylog import ROOMY, KeyMemory
 from omniray.engine.line import Recovery
 from omniray.engine.load import LoadIntent, Progress
 from omniray.engine.load_options import LoadOptions
@@ -181,10 +182,13 @@ class Client:
         *,
         txn_id: str | None = None,
         announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
         """A load whose parts are made elsewhere, as `Graph.begin_load`."""
         self._refuse_closed()
-        return self._graph.begin_load(options, author, expected_versions, txn_id=txn_id, announced=announced)
+        return self._graph.begin_load(
+            options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
+        )
 
     def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
         """Have a load that has all its parts committed."""

@@ -21,6 +21,7 @@ from omniray.engine.errors import InputError, NotFound, OmnirayError, OutcomeUnk
 from omniray.engine.finalise import Finaliser
 from omniray.engine.heal import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.identity import checked_txn_id
+from omniray.engine.keylog import ROOMY, KeyMemory
 from omniray.engine.lease import Lease
 from omniray.engine.line import EMBEDDED, CommitObject, Pin, Recovery
 from omniray.engine.lineage import Lineage
@@ -234,16 +235,18 @@ class Graph:
         *,
         txn_id: str | None = None,
         announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
         """A load whose parts are made elsewhere, with `stage_part` or `read_part`, and added to it.
 
         `announced` are the operations by which others have said that they stage for it: it releases them in the end.
+        `memory` is what the judgement of its keys may hold.
         """
         lease = self._new_lease()
         lease.adopt(announced)
         return LoadIntent(
             self._schema, options, author, expected_versions, self._storage, self._open_newest,
-            txn_id=txn_id, lease=lease, in_parts=True,
+            txn_id=txn_id, lease=lease, in_parts=True, memory=memory,
         )  # fmt: skip
 
     def commit_load(self, intent: LoadIntent) -> WriteResult:

@@ -25,9 +25,21 @@ from omniray.engine.records import place
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
 from omniray.engine.sets import Relation, connect_warm, open_database
 
-BUFFER_BYTES_MAX = 384 << 20
-"""Keys held in Arrow over all tables: those of some four million edges. SQL reads them there as fast as from tables of
-DuckDB, whose filling costs more than half of what the judgement does."""
+
+@dataclass(frozen=True, slots=True)
+class KeyMemory:
+    """What the keys of a write may hold: in Arrow, over all tables, and in DuckDB, which then spills to disk."""
+
+    arrow_bytes: int
+    sql_mb: int
+
+
+ROOMY = KeyMemory(384 << 20, 512)
+"""Room for the keys of some four million edges in Arrow, where SQL reads them as fast as in tables of DuckDB, whose
+filling costs more than half of what the judgement of edges does."""
+
+FRUGAL = KeyMemory(32 << 20, 128)
+"""For a process that has other things to hold: with ten million nodes as fast, with edges half as fast again."""
 
 
 def key_columns(type: ElementType) -> Mapping[str, str]:
@@ -119,10 +131,10 @@ class KeyLog:
     Up to `memory_rows` rows of a table are judged as Arrow, more of them by SQL wherever they lie.
     """
 
-    def __init__(self, schema: Schema, *, memory_rows: int = 100_000, memory_limit_mb: int = 512) -> None:
+    def __init__(self, schema: Schema, *, memory_rows: int = 100_000, memory: KeyMemory = ROOMY) -> None:
         self._schema = schema
         self._memory_rows = memory_rows
-        self._memory_limit_mb = memory_limit_mb
+        self._memory = memory
         self._tables: dict[str, TableLog] = {}
         self._sources: dict[str, int] = {}
         self._database: duckdb.DuckDBPyConnection | None = None
@@ -148,8 +160,7 @@ class KeyLog:
         """Take the keys of rows, which are numbered per table from 0. A null id is one that nobody else can have."""
         number = self._sources.setdefault(source, len(self._sources))
         self._buffer_bytes += self._tables[type.table_key].add(rows, records, number)
-        if self._buffer_bytes > BUFFER_BYTES_MAX:
-            self._spill(max(self._tables.values(), key=lambda table: table.buffer_bytes))
+        self._make_room()
 
     def delete(self, type: ElementType, ids: pa.StringArray) -> None:
         """Take the ids of rows that the write removes."""
@@ -175,8 +186,7 @@ class KeyLog:
                 parts[key].append((keys, np.array(numbers, np.int32)))
         for key, part in parts.items():
             self._buffer_bytes += self._tables[key].extend(part)
-        if self._buffer_bytes > BUFFER_BYTES_MAX:
-            self._spill(max(self._tables.values(), key=lambda table: table.buffer_bytes))
+        self._make_room()
 
     def close(self) -> None:
         """Give back memory and disk."""
@@ -233,6 +243,10 @@ class KeyLog:
     def _name(self, table: TableLog) -> str:
         return f"keys_{list(self._tables).index(table.type.table_key)}"
 
+    def _make_room(self) -> None:
+        if self._buffer_bytes > self._memory.arrow_bytes:
+            self._spill(max(self._tables.values(), key=lambda table: table.buffer_bytes))
+
     def _spill(self, table: TableLog) -> None:
         if not table.buffer:
             return
@@ -249,5 +263,5 @@ class KeyLog:
     def _private_database(self) -> duckdb.DuckDBPyConnection:
         if self._database is None:
             self._directory = Path(tempfile.mkdtemp(prefix="omniray-keys-"))
-            self._database = open_database(self._memory_limit_mb, self._directory)
+            self._database = open_database(self._memory.sql_mb, self._directory)
         return self._database

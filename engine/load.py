@@ -19,7 +19,7 @@ import pyarrow as pa
 from omniray.engine.conform import conform_block
 from omniray.engine.errors import Conflict, InputError, OmnirayError
 from omniray.engine.identity import checked_txn_id, fill_ids, new_ulid
-from omniray.engine.keylog import KeyLog
+from omniray.engine.keylog import ROOMY, KeyLog, KeyMemory
 from omniray.engine.lease import Lease
 from omniray.engine.load_options import LoadOptions, OnError
 from omniray.engine.mode import Mode
@@ -59,6 +59,7 @@ class LoadIntent:
         txn_id: str | None,
         lease: Lease,
         in_parts: bool = False,
+        memory: KeyMemory = ROOMY,
     ) -> None:
         self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
         self.resubmittable = txn_id is not None
@@ -68,7 +69,7 @@ class LoadIntent:
         self.expected_versions = expected_versions
         self._schema, self._options = schema, options
         self._storage, self._open_table, self._lease = storage, open_table, lease
-        self._log = KeyLog(schema)
+        self._log = KeyLog(schema, memory=memory)
         self._sinks: dict[str, RowSink] = {}
         self._rejects = RejectFile(options.rejects) if options.rejects is not None else None
         self._unfit: tuple[Violation, ...] = ()  # refused by the last judgement

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import omniray
 from omniray import Snapshot
-from omniray.engine import constraints, keylog, row_sink, source_arrow, source_json, state, tables
+from omniray.engine import constraints, keylog, load, row_sink, source_arrow, source_json, state, tables
 from omniray.engine.schema import DST, ID, SRC, Schema
 from omniray.engine.schema_printer import print_schema
 from tests.model.graph_model import Delete, GraphModel, Id, Minted, Outcome, Predicate, Record, Refused, Row, Tables
@@ -40,11 +40,12 @@ def _everything_is_large(patch: pytest.MonkeyPatch) -> None:
     for module in (source_arrow, source_json):
         patch.setattr(module, "BLOCK_ROWS_MAX", 1)
     patch.setattr(row_sink, "INLINE_ROWS_MAX", 1)
-    patch.setattr(keylog, "BUFFER_BYTES_MAX", 1)
     patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
     patch.setattr(tables, "TAIL_ROWS_MAX", 2)
     patch.setattr(tables, "_RANGES_MAX", 0)
-    patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory_limit_mb": 64})
+    little = keylog.KeyMemory(0, 64)
+    patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory": little})
+    patch.setitem(load.LoadIntent.__init__.__kwdefaults__, "memory", little)
     patch.setattr(constraints.judge, "__kwdefaults__", {"reject": False, "lookup_keys_max": 1})
 
 

@@ -213,7 +213,7 @@ def _small_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
     patch.setattr(tables, "TAIL_ROWS_MAX", 2)
     patch.setattr(tables, "_RANGES_MAX", 0)
-    patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory_limit_mb": 64})
+    patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory": keylog.ROOMY})
     patch.setattr(constraints.judge, "__kwdefaults__", {"reject": False, "lookup_keys_max": 1})
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from omniray.engine import keylog
 from omniray.engine.constraints import judge
 from omniray.engine.errors import InputError
-from omniray.engine.keylog import KeyLog
+from omniray.engine.keylog import KeyLog, KeyMemory
 from omniray.engine.mode import Mode
 from omniray.engine.schema import EdgeType, Key, NodeType, Property, Scalar, ScalarType, Schema, Unique
 from tests.pinned_rows import PinnedRows
@@ -95,9 +94,8 @@ def test_closing_leaves_nothing_on_disk(spill_directory: Path) -> None:
     assert list(spill_directory.iterdir()) == []
 
 
-def test_a_full_buffer_is_spilled_on_the_way_and_rows_keep_their_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keylog, "BUFFER_BYTES_MAX", 1)
-    with KeyLog(SCHEMA, memory_rows=100) as log:
+def test_a_full_buffer_is_spilled_on_the_way_and_rows_keep_their_positions() -> None:
+    with KeyLog(SCHEMA, memory_rows=100, memory=KeyMemory(0, 64)) as log:
         log.begin(PERSON, Mode.APPEND)
         for names in ("ab", "c", "da"):
             add_people(log, *names)

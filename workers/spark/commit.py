@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ulid import ULID
 
 from omniray.engine.errors import OmnirayError
+from omniray.engine.keylog import FRUGAL
 from omniray.engine.load_options import LoadOptions, OnError
 from omniray.engine.write import Author
 from omniray.workers.spark.stage import Ticket, unpacked
@@ -43,6 +44,7 @@ def commit_on(graph: Graph | Client, ticket: Ticket, types: Sequence[str], parts
     intent = graph.begin_load(
         LoadOptions(ticket.mode, OnError.FAIL, None), Author(target.actor, target.tenant), {},
         txn_id=ticket.txn_id, announced=[operation for part in staged for operation in part.announced],
+        memory=FRUGAL,
     )  # fmt: skip
     try:
         if refused is not None:
