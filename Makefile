@@ -40,7 +40,7 @@ unit: $(STAMP)  ## pytest with the engine's coverage
 	$(PY) -m pytest -n $(JOBS) --dist loadgroup --timeout 600 --cov --cov-report=term $(ARGS)
 
 torture: $(STAMP)  ## the long forms of the tests: every kill, every fault, long random runs; takes an hour or so
-	OMNIRAY_TORTURE=1 OMNIRAY_RACES=50 $(PY) -m pytest -n $(JOBS) tests/recovery tests/faults tests/model tests/processes tests/ray $(ARGS)
+	OMNIRAY_TORTURE=1 OMNIRAY_RACES=50 $(PY) -m pytest -n $(JOBS) tests/recovery tests/faults tests/model tests/processes tests/ray tests/spark $(ARGS)
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	$(PY) -m ruff check --fix .
