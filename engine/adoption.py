@@ -18,7 +18,8 @@ from omniray.engine.mode import Mode
 from omniray.engine.records import RawBatch, numbered
 from omniray.engine.schema import Schema
 from omniray.engine.state import PinnedState
-from omniray.engine.tables import STORAGE_VERSION, Table
+from omniray.engine.table import Table
+from omniray.engine.tables import STORAGE_VERSION
 
 ADVICE = "mend the table with what wrote it and try again, or set the change aside with 'omniray repair --discard'"
 

@@ -27,7 +27,8 @@ from omniray.engine.schema import Schema
 from omniray.engine.schema_files import read_schema
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import Table, TableStorage
+from omniray.engine.table import Table
+from omniray.engine.tables import TableStorage
 from omniray.engine.tip import Tip
 
 BEGINNING = 0

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from omniray.engine.casts import Mask, mask_of
 from omniray.engine.schema import ID
-from omniray.engine.tables import ROWADDR, Fragment, Table
+from omniray.engine.table import ROWADDR, Fragment, Table
 
 ROWS_AT_ONCE = 1 << 18
 BYTES_AT_ONCE = 64 << 20

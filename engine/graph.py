@@ -40,8 +40,9 @@ from omniray.engine.sources import open_source
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
+from omniray.engine.table import Table
 from omniray.engine.table_part import TablePart, read_part
-from omniray.engine.tables import Table, TableStorage
+from omniray.engine.tables import TableStorage
 from omniray.engine.tip import Tip
 from omniray.engine.write import Author, Outcome, Resolution, WriteResult
 from omniray.engine.writer import Writer

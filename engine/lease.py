@@ -16,7 +16,7 @@ from omniray.engine.identity import new_ulid
 from omniray.engine.line import CommitObject
 from omniray.engine.process import this_process
 from omniray.engine.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.tables import Table
+from omniray.engine.table import Table
 
 log = logging.getLogger("omniray")
 

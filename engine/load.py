@@ -33,8 +33,9 @@ from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.sources import Source, open_source
+from omniray.engine.table import Table
 from omniray.engine.table_part import TablePart
-from omniray.engine.tables import StagedRows, Table, TableStorage
+from omniray.engine.tables import StagedRows, TableStorage
 from omniray.engine.verdict import TableVerdict, Violation
 from omniray.engine.write import Author, Resolution, WriteResult, as_rejection
 

@@ -18,7 +18,8 @@ from omniray.engine.records import Rejection, as_error
 from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import Schema
 from omniray.engine.sources import Source
-from omniray.engine.tables import StagedRows, Table, TableStorage
+from omniray.engine.table import Table
+from omniray.engine.tables import StagedRows, TableStorage
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from omniray.engine.line import Pin
 from omniray.engine.schema_files import read_schema
 from omniray.engine.state import TableCache
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import Fragment, Table, TableStorage
+from omniray.engine.table import Fragment, Table
+from omniray.engine.tables import TableStorage
 
 GROUP_ROWS = 1 << 18
 

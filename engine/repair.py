@@ -32,7 +32,8 @@ from omniray.engine.schema import Schema
 from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.state import PinnedState, TableCache, moved
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import StagedVersion, Table, TableStorage, VersionTaken
+from omniray.engine.table import Table
+from omniray.engine.tables import StagedVersion, TableStorage, VersionTaken
 from omniray.engine.tip import Tip
 from omniray.engine.versions import VersionReader
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from omniray.engine.failpoints import Point, reach
 from omniray.engine.schema import ID, ElementType
-from omniray.engine.tables import StagedRows, Table, TableStorage
+from omniray.engine.table import Table
+from omniray.engine.tables import StagedRows, TableStorage
 
 INLINE_ROWS_MAX = 16_384
 INLINE_BYTES_MAX = 8 << 20

@@ -17,7 +17,7 @@ from omniray.engine.line import Pin
 from omniray.engine.partitions import FragmentGroup, cut
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.state import TableCache
-from omniray.engine.tables import Table
+from omniray.engine.table import Table
 
 Filter: TypeAlias = pc.Expression | str
 _MISSING_TABLE = re.compile(r"Table with name (.+) does not exist")

@@ -17,7 +17,8 @@ from omniray.engine.finalise import give_final_name, wait_for_final_name
 from omniray.engine.line import CommitObject, Pin
 from omniray.engine.schema import ID, Schema
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import ROWADDR, StagedVersion, Table, TableStorage
+from omniray.engine.table import ROWADDR, Table
+from omniray.engine.tables import StagedVersion, TableStorage
 
 KNOWN_IDS_ROWS_MAX = 500_000
 

@@ -29,7 +29,8 @@ from omniray.engine.records import (
 )
 from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import ID, ElementType
-from omniray.engine.tables import StagedRows, Table, TableStorage
+from omniray.engine.table import Table
+from omniray.engine.tables import StagedRows, TableStorage
 
 INLINE_ROWS_MAX = 2048
 """So few that the parts of a whole load may travel with their rows and still be few."""

@@ -8,6 +8,7 @@ Rules kept here (a test walks the source and fails if a module that is not named
 - one namespace client per commit attempt: it notes what is created and answers nothing else, since a staging name
   that is handed back to Lance is given its final name at once, over anybody's;
 - handle version, pin and read version are equal, and the result is exactly one more;
+- a remote table's next version is made on its mirror (`mirror.py`) where it has one, else by its own handle;
 - reads open by URI at a final version, or use the warm handle; after a lost race the handle is dropped;
 - a handle is never pickled: the copy would commit visibly.
 """
@@ -16,37 +17,32 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.commit import CommitConflictError
-from lance.dataset import ScannerBuilder
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
 from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
-from omniray.engine.errors import InvariantViolation, OmnirayError, StorageError
-from omniray.engine.filters import pushed_down
+from omniray.engine.errors import InvariantViolation, StorageError
+from omniray.engine.mirror import Mirror, Mirrors
 from omniray.engine.namespace import Attempt, History, Restoring
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.store import ObjectStore
-from omniray.engine.uploads import Uploads
+from omniray.engine.table import ROWADDR, TAIL_BYTES_MAX, TAIL_ROWS_MAX, Table, storage_errors
 from omniray.engine.version_names import final_path, history_path
 
-ROWADDR = "_rowaddr"
 STORAGE_VERSION = "2.1"
-TAIL_ROWS_MAX = 1024
-TAIL_BYTES_MAX = 1 << 20
 _RANGES_MAX = 64
 _STAGED_BATCH_ROWS = 65_536
-_PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
 class VersionTaken(Exception):
@@ -76,17 +72,6 @@ class StagedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
-    """A fragment of a table at one version: with the same files and deletions it holds the same rows in another."""
-
-    id: int
-    files: tuple[str, ...]
-    deletions: str | None
-    rows: int  # without the deleted ones
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class TableBirth:
     """The files of a table's version 1, by their paths."""
 
@@ -104,6 +89,7 @@ class StagedChange:
     tail: pa.Table | None = None
     inline: StagedRows | None = None  # rows that this change staged itself, for this attempt only
     ids: pa.ChunkedArray | None = None  # of the rows in `inline`, in their order
+    arriving: tuple[Future[None], ...] = ()  # files of `inline` that are on their way to the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,90 +105,14 @@ class StagedVersion:
     placed: pa.Table | None  # `id` and `_rowaddr` of the rows that it moved or brought; None where nobody knows
 
 
-class Table:
-    """An open table at one version. The rows of its tail fragment are kept once they are known."""
-
-    def __init__(
-        self,
-        type: ElementType,
-        dataset: lance.LanceDataset,
-        transaction: str,
-        rows: int,
-        tail: pa.Table | None = None,
-    ) -> None:
-        self.type = type
-        self.dataset = dataset
-        self.transaction = transaction
-        self.rows = rows
-        self._tail = tail
-
-    @property
-    def version(self) -> int:
-        return int(self.dataset.version)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        where: pc.Expression | str | None = None,
-        *,
-        addresses: bool = False,
-        fragments: Sequence[int] | None = None,
-    ) -> pa.RecordBatchReader:
-        """Rows in a stream, of all fragments or some, columns and filter pushed down; `addresses` adds `_rowaddr`."""
-        with storage_errors(self.type):
-            builder = ScannerBuilder(self.dataset).with_row_address(addresses)
-            if fragments is not None:
-                builder = builder.with_fragments([self.dataset.get_fragment(id) for id in fragments])
-            if columns is not None:
-                builder = builder.columns(list(columns))
-            if isinstance(where, str):
-                builder = builder.filter(where)
-            elif where is not None:
-                # What `filter` sets for an expression, had it not Lance's serialiser in between (`filters.py`).
-                builder._substrait_filter = pushed_down(where, self.type.arrow)
-            reader = builder.to_scanner().to_reader()
-        return pa.RecordBatchReader.from_batches(reader.schema, self._guarded(reader))
-
-    def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
-        with storage_errors(self.type):
-            yield from reader
-
-    def fragments(self) -> list[Fragment]:
-        """What the version is made of, by its manifest alone."""
-        return [_described(fragment) for fragment in self.dataset.get_fragments()]
-
-    def rows_at(self, addresses: pa.Array) -> pa.Table:
-        """The rows at these addresses, in their order; no other row is read."""
-        with storage_errors(self.type):
-            return self.dataset._take_rows(addresses, self.type.arrow.names)
-
-    def tail_fragment(self) -> lance.LanceFragment | None:
-        """The newest fragment, while it is small enough to be folded into the next one."""
-        fragments = self.dataset.get_fragments()
-        if not fragments or fragments[-1].physical_rows >= TAIL_ROWS_MAX:
-            return None
-        size = sum(file.file_size_bytes or 0 for file in fragments[-1].metadata.files)
-        return None if size >= TAIL_BYTES_MAX else fragments[-1]
-
-    def tail_rows(self, fragment: lance.LanceFragment) -> pa.Table:
-        if self._tail is None:
-            with storage_errors(self.type):
-                self._tail = fragment.to_table()
-        return self._tail
-
-
 class TableStorage:
     """The tables of one graph."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._session = lance.Session()
-        # One from the start: threads that each made their own would not know of each other's uploads.
-        self._uploads = Uploads(store, STORAGE_VERSION) if store.lance_options is not None else None
+        is_remote = store.lance_options is not None
+        self._mirrors = Mirrors(store, self._session, STORAGE_VERSION) if is_remote else None
 
     def uri(self, type: ElementType) -> str:
         return f"{self._store.uri}/{type.path}"
@@ -270,8 +180,8 @@ class TableStorage:
         """Replace all rows; with none, the table is empty afterwards."""
         if isinstance(rows, StagedRows):
             return StagedChange(_overwrite(table.type, rows), rows.rows)
-        staged = self._stage_inline(table, rows)
-        return StagedChange(_overwrite(table.type, staged), staged.rows, _as_tail(rows), staged)
+        staged, arriving = self._stage_inline(table, rows)
+        return StagedChange(_overwrite(table.type, staged), staged.rows, _as_tail(rows), staged, arriving=arriving)
 
     def stage_merge(self, table: Table, rows: pa.Table | StagedRows, replaced: pa.Table) -> StagedChange:
         """Add rows and remove those they replace, as one version; a small tail is folded into the new fragment."""
@@ -282,30 +192,41 @@ class TableStorage:
         tail = table.tail_fragment() if rows.nbytes < TAIL_BYTES_MAX else None
         if tail is None:
             updated, removed = self._delete(table, replaced)
-            staged = self._stage_inline(table, rows)
+            staged, arriving = self._stage_inline(table, rows)
             operation = _update(updated, removed, staged)
-            return StagedChange(operation, after + rows.num_rows, _as_tail(rows), staged, rows[ID])
+            return StagedChange(operation, after + rows.num_rows, _as_tail(rows), staged, rows[ID], arriving)
         fragment_of = pc.shift_right(replaced[ROWADDR], pa.scalar(32, pa.uint64()))
         in_tail = pc.equal(fragment_of, pa.scalar(tail.fragment_id, pa.uint64()))
         kept = _without_ids(table.tail_rows(tail), replaced.filter(in_tail)[ID])
         updated, removed = self._delete(table, replaced.filter(pc.invert(in_tail)))
         together = pa.concat_tables([kept, rows]).combine_chunks()
-        staged = self._stage_inline(table, together)
+        staged, arriving = self._stage_inline(table, together)
         operation = _update(updated, [*removed, tail.fragment_id], staged)
-        return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged, together[ID])
+        return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged, together[ID], arriving)
 
-    def _stage_inline(self, table: Table, rows: pa.Table) -> StagedRows:
-        """Write a few rows; to a remote store they may be under way until the version is committed."""
+    def _stage_inline(self, table: Table, rows: pa.Table) -> tuple[StagedRows, tuple[Future[None], ...]]:
+        """Write a few rows; to a remote store they may be on their way until the version is committed."""
         if not rows.num_rows:
-            return StagedRows((), 0)
-        if self._uploads is None:
-            return self.stage_rows(table, rows)
+            return StagedRows((), 0), ()
+        mirror = self._mirrored(table)
+        if mirror is None:
+            return self.stage_rows(table, rows), ()
         with storage_errors(table.type):
-            fragments = self._uploads.begin(table.type, table.dataset, rows)
-        return self.stage_rows(table, rows) if fragments is None else StagedRows(tuple(fragments), rows.num_rows)
+            encoded = mirror.encode(rows)
+        return StagedRows(encoded.fragments, rows.num_rows), encoded.arriving
+
+    def _mirrored(self, table: Table) -> Mirror | None:
+        """The table's mirror, made when it is first written to; one that can't have any is not asked again."""
+        if table.mirror is None and table.may_be_mirrored and self._mirrors is not None:
+            with storage_errors(table.type):
+                table.mirror = self._mirrors.of(table.type, table.version)
+            table.may_be_mirrored = table.mirror is not None
+        return table.mirror
 
     def _delete(self, table: Table, replaced: pa.Table) -> tuple[list[FragmentMetadata], list[int]]:
         """Deletion vectors for the rows at these addresses, and the fragments that are gone as a whole."""
+        if replaced.num_rows:
+            self._mirrored(table)
         updated: list[FragmentMetadata] = []
         removed: list[int] = []
         addresses = np.sort(replaced[ROWADDR].to_numpy()) if replaced.num_rows else np.array([], dtype=np.uint64)
@@ -321,8 +242,8 @@ class TableStorage:
     def _delete_in_fragment(
         self, table: Table, fragment_id: int, addresses: np.ndarray[Any, Any]
     ) -> FragmentMetadata | None:
-        fragment = table.dataset.get_fragment(fragment_id)
         with storage_errors(table.type):
+            fragment = table.deletable(fragment_id)
             if len(addresses) == fragment.count_rows():
                 return None
             # Addresses are numbers of ours, so text is safe. Ranges keep it short where neighbours go; a chain of many
@@ -350,66 +271,74 @@ class TableStorage:
     def commit_staged(
         self, table: Table, change: StagedChange, transaction: str, attempt: Attempt | None = None
     ) -> StagedVersion:
-        """Phase B for one table: a real Lance commit whose manifest stays under a staging name."""
-        attempt = attempt or Attempt()
-        expected = table.version + 1
-        with storage_errors(table.type):
-            try:
-                dataset = lance.LanceDataset.commit(
-                    table.dataset,
-                    lance.Transaction(table.version, change.operation, transaction),
-                    # With none, Lance commits an Overwrite without looking for versions that it does not know of.
-                    max_retries=1,
-                    namespace_client=attempt,
-                    table_id=[table.type.table_key],
-                    namespace_client_managed_versioning=True,
-                )
-            except CommitConflictError as error:
-                raise VersionTaken(table.type.table_key, expected, None) from error
-            finally:
-                if self._uploads is not None and change.inline is not None:
-                    self._uploads.finish(change.inline.files)
-        entry = attempt.created[-1]
-        if not entry["version"] == dataset.version == expected:
-            self._store.delete(self._staging_path(table.type, entry["manifest_path"]))
-            raise VersionTaken(table.type.table_key, expected, dataset.version)
-        self._store.sync(self._files(table, change.operation, transaction, entry["manifest_path"]))
-        after = Table(table.type, dataset, transaction, change.rows_after, change.tail)
-        staging = self._staging_path(table.type, entry["manifest_path"])
-        placed = _placed(dataset, change)
-        return StagedVersion(after, expected, transaction, staging, change.rows_after, change.inline, placed)
+        """Phase B for one table: a real Lance commit whose manifest stays under a staging name.
 
-    def _files(self, table: Table, operation: Any, transaction: str, manifest_path: str) -> Iterator[str]:
-        """Every file that a staged version needs and its pin does not."""
-        path = table.type.path
-        yield self._staging_path(table.type, manifest_path)
-        yield f"{path}/_transactions/{table.version}-{transaction}.txn"
-        added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
-        yield from (f"{path}/data/{file.path}" for fragment in added for file in fragment.files)
-        for fragment in getattr(operation, "updated_fragments", []):
-            yield f"{path}/{fragment.deletion_file.path(fragment.id)}"
+        On the table's mirror where it has one; an attempt of a kind of its own is made on its handle.
+        """
+        mirror = self._mirrored(table) if attempt is None else None
+        made = lance.Transaction(table.version, change.operation, transaction)
+        with storage_errors(table.type):
+            if mirror is None:
+                after, staging = self._commit_on_handle(table, change, made, attempt or Attempt())
+            else:
+                after, staging = self._commit_on_mirror(mirror, change, made)
+        after.may_be_mirrored = table.may_be_mirrored
+        placed = _placed(after, change)
+        return StagedVersion(after, table.version + 1, transaction, staging, change.rows_after, change.inline, placed)
+
+    def _commit_on_mirror(self, mirror: Mirror, change: StagedChange, made: lance.Transaction) -> tuple[Table, str]:
+        type, expected = mirror.type, made.read_version + 1
+        after, staging, is_free = mirror.commit(made, change.arriving)
+        if not is_free or after.dataset.version != expected:
+            self._store.delete(staging)
+            raise VersionTaken(type.table_key, expected, None)
+        return Table(type, None, made.uuid, change.rows_after, change.tail, after), staging
+
+    def _commit_on_handle(
+        self, table: Table, change: StagedChange, made: lance.Transaction, attempt: Attempt
+    ) -> tuple[Table, str]:
+        type, expected = table.type, table.version + 1
+        try:
+            dataset = lance.LanceDataset.commit(
+                table.dataset,
+                made,
+                # With none, Lance commits an Overwrite without looking for versions that it does not know of.
+                max_retries=1,
+                namespace_client=attempt,
+                table_id=[type.table_key],
+                namespace_client_managed_versioning=True,
+            )
+        except CommitConflictError as error:
+            raise VersionTaken(type.table_key, expected, None) from error
+        entry = attempt.created[-1]
+        staging = f"{type.path}/_versions/{entry['manifest_path'].rsplit('/', 1)[-1]}"
+        if not entry["version"] == dataset.version == expected:
+            self._store.delete(staging)
+            raise VersionTaken(type.table_key, expected, dataset.version)
+        self._store.sync([staging, *_files(type, made)])
+        return Table(type, dataset, made.uuid, change.rows_after, change.tail), staging
 
     def staged_for_itself(self, version: StagedVersion) -> list[str]:
         """The files that an attempt made for this version alone; the rest is left to the sweep."""
         inline = version.inline.files if version.inline is not None else ()
         return [version.staging, *(f"{version.table.type.path}/data/{file}" for file in inline)]
 
-    def _staging_path(self, type: ElementType, manifest_path: str) -> str:
-        return f"{type.path}/_versions/{manifest_path.rsplit('/', 1)[-1]}"
-
 
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
 _NO_IDS = pa.chunked_array([], pa.string())
 
 
-def _described(fragment: lance.LanceFragment) -> Fragment:
-    metadata = fragment.metadata
-    files = tuple(str(file.path) for file in metadata.files)
-    size_bytes = sum(file.file_size_bytes or 0 for file in metadata.files)
-    return Fragment(fragment.fragment_id, files, fragment.deletion_file(), metadata.num_rows, size_bytes)
+def _files(type: ElementType, made: lance.Transaction) -> Iterator[str]:
+    """Every file beside its manifest that a staged version needs and its pin does not."""
+    operation: Any = made.operation
+    yield f"{type.path}/_transactions/{made.read_version}-{made.uuid}.txn"
+    added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
+    yield from (f"{type.path}/data/{file.path}" for fragment in added for file in fragment.files)
+    for fragment in getattr(operation, "updated_fragments", []):
+        yield f"{type.path}/{fragment.deletion_file.path(fragment.id)}"
 
 
-def _placed(dataset: lance.LanceDataset, change: StagedChange) -> pa.Table | None:
+def _placed(table: Table, change: StagedChange) -> pa.Table | None:
     """Where the rows are that a change staged itself: in the newest fragment, in their order.
 
     None where they are not known, or where there are so many that Lance made several fragments of them.
@@ -418,9 +347,7 @@ def _placed(dataset: lance.LanceDataset, change: StagedChange) -> pa.Table | Non
         return None
     if len(change.ids) == 0:
         return NOTHING_REPLACED
-    first = dataset.get_fragments()[-1].fragment_id << 32
-    addresses = np.arange(first, first + len(change.ids), dtype=np.uint64)
-    return pa.table({ID: change.ids, ROWADDR: pa.array(addresses)})
+    return pa.table({ID: change.ids, ROWADDR: table.addresses_of_newest(len(change.ids))})
 
 
 def _overwrite(type: ElementType, added: StagedRows) -> lance.LanceOperation.BaseOperation:
@@ -453,21 +380,3 @@ def _ranges(addresses: np.ndarray[Any, Any]) -> Iterator[str]:
     breaks = np.flatnonzero(np.diff(addresses) != 1) + 1
     for run in np.split(addresses, breaks):
         yield f"{ROWADDR} between {run[0]} and {run[-1]}"
-
-
-@contextlib.contextmanager
-def storage_errors(type: ElementType) -> Iterator[None]:
-    """Lance's own errors, which say little by their class, as ours; nothing was committed when one is raised."""
-    try:
-        yield
-    except (OmnirayError, VersionTaken, CommitConflictError):
-        raise
-    except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
-        raise StorageError(f"{type.table_key}: {first_words(error)}", table_key=type.table_key) from error
-
-
-def first_words(error: Exception) -> str:
-    """What Lance says, without the places in its source and the XML of a store's answer."""
-    if "403 Forbidden" in str(error):
-        return "access denied: check that the credentials may read and write this prefix"
-    return _PLACES_AND_XML.sub("", str(error)).splitlines()[0][:300]

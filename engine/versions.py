@@ -16,7 +16,7 @@ from omniray.engine.line import SEQ_MAX
 from omniray.engine.namespace import History
 from omniray.engine.schema import ElementType
 from omniray.engine.store import ObjectStore
-from omniray.engine.tables import Table, first_words, storage_errors
+from omniray.engine.table import Table, first_words, storage_errors
 from omniray.engine.version_names import history_path
 
 _TRANSACTION_FILE = re.compile(rb"(\d+)(-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.txn)")

@@ -14,7 +14,8 @@ from omniray.engine.process import this_process
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.store import open_store
-from omniray.engine.tables import Table, TableStorage
+from omniray.engine.table import Table
+from omniray.engine.tables import TableStorage
 from tests.graphs import SCHEMA, new_graph
 from tests.stores import Root
 

@@ -12,7 +12,7 @@ from omniray.engine.errors import NotFinalised
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.partitions import FragmentGroup, GroupReader, cut, grouped
 from omniray.engine.store import open_store
-from omniray.engine.tables import Fragment
+from omniray.engine.table import Fragment
 from tests.coordination import Gate
 from tests.graphs import DELETE, insert, new_graph, reopen
 from tests.stores import Root

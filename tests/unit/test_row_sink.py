@@ -13,7 +13,8 @@ from omniray.engine.row_sink import RowSink
 from omniray.engine.schema import ID
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.store import open_store
-from omniray.engine.tables import StagedRows, Table, TableStorage
+from omniray.engine.table import Table
+from omniray.engine.tables import StagedRows, TableStorage
 from tests.graphs import SCHEMA, files_below, new_graph, rows_of
 from tests.stores import Root
 

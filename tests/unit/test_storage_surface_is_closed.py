@@ -13,16 +13,17 @@ import pytest
 from tests.source import LAYERS, belongs_to, imported_modules, python_files, relative
 
 # Manifest and audit are no tables of the graph: their versions are meant to be visible at once, as a compare-and-swap.
-# An empty table is made in a scratch folder, where nobody looks, and rows that are uploaded are encoded in one.
+# An empty table is made in a scratch folder, where nobody looks, and so is the next version of a mirrored one.
 STORAGE_MODULES = frozenset(
     {
+        "engine/table.py",
         "engine/tables.py",
         "engine/versions.py",
         "engine/swap.py",
         "engine/manifest.py",
         "engine/audit.py",
         "engine/empty_table.py",
-        "engine/uploads.py",
+        "engine/mirror.py",
     }
 )
 LANCE_PACKAGES = ("lance", "lancedb", "lance_namespace", "lance_namespace_urllib3_client")

@@ -20,16 +20,8 @@ from omniray.engine.line import Pin
 from omniray.engine.schema import ID, ElementType
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.tables import (
-    ROWADDR,
-    TAIL_ROWS_MAX,
-    StagedChange,
-    StagedVersion,
-    Table,
-    TableBirth,
-    TableStorage,
-    VersionTaken,
-)
+from omniray.engine.table import ROWADDR, TAIL_ROWS_MAX, Table
+from omniray.engine.tables import StagedChange, StagedVersion, TableBirth, TableStorage, VersionTaken
 from tests.graphs import SCHEMA, files_below, rows_of
 from tests.stores import Root
 

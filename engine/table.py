@@ -1,0 +1,166 @@
+"""An open table: one version of a graph table's Lance dataset, to be read and to be built upon."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.commit import CommitConflictError
+from lance.dataset import ScannerBuilder
+
+from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.filters import pushed_down
+from omniray.engine.mirror import Mirror
+from omniray.engine.schema import ElementType
+
+ROWADDR = "_rowaddr"
+TAIL_ROWS_MAX = 1024
+TAIL_BYTES_MAX = 1 << 20
+_PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment of a table at one version: with the same files and deletions it holds the same rows in another."""
+
+    id: int
+    files: tuple[str, ...]
+    deletions: str | None
+    rows: int  # without the deleted ones
+    size_bytes: int
+
+
+class Table:
+    """An open table at one version. The rows of its tail fragment are kept once they are known.
+
+    One that was committed on a mirror gets a handle to read its rows with when somebody wants to.
+    """
+
+    def __init__(
+        self,
+        type: ElementType,
+        dataset: lance.LanceDataset | None,
+        transaction: str,
+        rows: int,
+        tail: pa.Table | None = None,
+        mirror: Mirror | None = None,
+    ) -> None:
+        self.type = type
+        self.transaction = transaction
+        self.rows = rows
+        self.mirror = mirror
+        self.may_be_mirrored = True
+        self._dataset = dataset
+        self._tail = tail
+
+    @property
+    def dataset(self) -> lance.LanceDataset:
+        """The handle that reads rows."""
+        if self._dataset is None:
+            assert self.mirror is not None, "a table is opened, or it is the next version of a mirror"
+            self._dataset = self.mirror.remote()
+        return self._dataset
+
+    @property
+    def _manifest(self) -> lance.LanceDataset:
+        """The handle that knows what the version is made of."""
+        return self.dataset if self.mirror is None else self.mirror.dataset
+
+    @property
+    def version(self) -> int:
+        return int(self._manifest.version)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: pc.Expression | str | None = None,
+        *,
+        addresses: bool = False,
+        fragments: Sequence[int] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Rows in a stream, of all fragments or some, columns and filter pushed down; `addresses` adds `_rowaddr`."""
+        with storage_errors(self.type):
+            builder = ScannerBuilder(self.dataset).with_row_address(addresses)
+            if fragments is not None:
+                builder = builder.with_fragments([self.dataset.get_fragment(id) for id in fragments])
+            if columns is not None:
+                builder = builder.columns(list(columns))
+            if isinstance(where, str):
+                builder = builder.filter(where)
+            elif where is not None:
+                # What `filter` sets for an expression, had it not Lance's serialiser in between (`filters.py`).
+                builder._substrait_filter = pushed_down(where, self.type.arrow)
+            reader = builder.to_scanner().to_reader()
+        return pa.RecordBatchReader.from_batches(reader.schema, self._guarded(reader))
+
+    def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
+        with storage_errors(self.type):
+            yield from reader
+
+    def fragments(self) -> list[Fragment]:
+        """What the version is made of, by its manifest alone."""
+        return [_described(fragment) for fragment in self._manifest.get_fragments()]
+
+    def rows_at(self, addresses: pa.Array) -> pa.Table:
+        """The rows at these addresses, in their order; no other row is read."""
+        with storage_errors(self.type):
+            return self.dataset._take_rows(addresses, self.type.arrow.names)
+
+    def tail_fragment(self) -> lance.LanceFragment | None:
+        """The newest fragment, while it is small enough to be folded into the next one."""
+        fragments = self._manifest.get_fragments()
+        if not fragments or fragments[-1].physical_rows >= TAIL_ROWS_MAX:
+            return None
+        size = sum(file.file_size_bytes or 0 for file in fragments[-1].metadata.files)
+        return None if size >= TAIL_BYTES_MAX else fragments[-1]
+
+    def tail_rows(self, fragment: lance.LanceFragment) -> pa.Table:
+        if self._tail is None:
+            with storage_errors(self.type):
+                self._tail = self.dataset.get_fragment(fragment.fragment_id).to_table()
+        return self._tail
+
+    def deletable(self, fragment_id: int) -> lance.LanceFragment:
+        """A fragment to delete rows from: on the mirror, if there is one."""
+        return self.dataset.get_fragment(fragment_id) if self.mirror is None else self.mirror.fragment(fragment_id)
+
+    def addresses_of_newest(self, rows: int) -> pa.Array:
+        """Where the first so many rows of the newest fragment are."""
+        first = self._manifest.get_fragments()[-1].fragment_id << 32
+        return pa.array(np.arange(first, first + rows, dtype=np.uint64))
+
+
+def _described(fragment: lance.LanceFragment) -> Fragment:
+    metadata = fragment.metadata
+    files = tuple(str(file.path) for file in metadata.files)
+    size_bytes = sum(file.file_size_bytes or 0 for file in metadata.files)
+    return Fragment(fragment.fragment_id, files, fragment.deletion_file(), metadata.num_rows, size_bytes)
+
+
+@contextlib.contextmanager
+def storage_errors(type: ElementType) -> Iterator[None]:
+    """Lance's own errors, which say little by their class, as ours; nothing was committed when one is raised."""
+    try:
+        yield
+    except (OmnirayError, CommitConflictError):
+        raise
+    except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
+        raise StorageError(f"{type.table_key}: {first_words(error)}", table_key=type.table_key) from error
+
+
+def first_words(error: Exception) -> str:
+    """What Lance says, without the places in its source and the XML of a store's answer."""
+    if "403 Forbidden" in str(error):
+        return "access denied: check that the credentials may read and write this prefix"
+    return _PLACES_AND_XML.sub("", str(error)).splitlines()[0][:300]
