@@ -19,6 +19,7 @@ log = logging.getLogger("omniray")
 
 NAMESPACE = "omniray"
 LOCAL = "local"
+LOOPBACK = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0
 _CURRENT_CLUSTER = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")
 
@@ -80,7 +81,8 @@ def join(address: str | None) -> bool:
         return False
     wanted = address or _running_here() or LOCAL
     if wanted == LOCAL:
-        _init(address=LOCAL, include_dashboard=False)
+        # Ray asks nobody who he is: one that is for this machine alone listens to nobody else.
+        _init(address=LOCAL, include_dashboard=False, _node_ip_address=LOOPBACK)
         return True
     if not is_listening(wanted):
         raise _no_cluster(wanted, "nothing listens there")

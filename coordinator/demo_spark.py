@@ -82,7 +82,7 @@ def main() -> None:
         omniray.init(str(folder / "graph"), schema=SCHEMA).close()
         write_sources(folder)
         tell.console.print(PIPELINE, style="dim", markup=False)
-        spark = session("omniray demo", SETTINGS)
+        spark = session("demo of omniray", SETTINGS)
         spark.sparkContext.setLogLevel("ERROR")
         try:
             report = run_and_count(tell, folder, spark)

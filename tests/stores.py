@@ -58,8 +58,8 @@ def new_bucket(endpoint: str) -> Root:
         pass
     options = {
         "aws_endpoint": endpoint,
-        "aws_access_key_id": "key",
-        "aws_secret_access_key": "secret",
+        "aws_access_key_id": "moto-key-id",
+        "aws_secret_access_key": "moto-key-of-tests",
         "aws_region": "us-east-1",
         "allow_http": "true",
     }

@@ -18,7 +18,7 @@ from typing import Any
 
 import omniray
 from omniray.coordinator import cluster
-from omniray.coordinator.cluster import NAMESPACE, Place, ray
+from omniray.coordinator.cluster import LOOPBACK, NAMESPACE, Place, ray
 from omniray.coordinator.rounds import Limits
 from omniray.coordinator.service import Service, find, serve
 from omniray.engine import failpoints
@@ -48,6 +48,7 @@ def local_ray() -> Iterator[str]:
     with quiet_ray():
         ray().init(
             "local", namespace=NAMESPACE, num_cpus=2, include_dashboard=False, log_to_driver=False,
+            _node_ip_address=LOOPBACK,
             object_store_memory=OBJECT_STORE_BYTES,
         )  # fmt: skip
     cluster.hush()
