@@ -1,7 +1,8 @@
 """Everything a load can be read from, behind one `Source`.
 
 Paths of JSONL, Parquet and CSV files, Arrow tables, batches and readers, pandas frames, dicts (a list, or any iterable
-of them), and lists of all these. A source is read as a stream of `Block`s and holds one of them at a time.
+of them), lists of all these, and mappings of types to all these. A source is read as a stream of `Block`s and holds one
+of them at a time.
 """
 
 from __future__ import annotations
@@ -69,11 +70,29 @@ def open_source(source: Any, schema: Schema, *, type_name: str | None = None, fo
         return Source("", partial(arrow_blocks, reader, reader.schema, of), replayable=False)
     if isinstance(source, list | tuple) and not all(isinstance(item, Mapping) for item in source):
         return _several([open_source(item, schema, type_name=type_name, format=format) for item in source])
-    if isinstance(source, Iterable) and not isinstance(source, Mapping | bytes):
+    if isinstance(source, Mapping):
+        return _several(
+            [open_source(of, schema, type_name=name, format=format) for name, of in _by_type(source, schema, type)]
+        )
+    if isinstance(source, Iterable) and not isinstance(source, bytes):
         replayable = not isinstance(source, Iterator)
         return Source("", partial(dict_blocks, source, schema, type), replayable=replayable)
-    kinds = "a path, an Arrow table or reader, a pandas frame, dicts, or a list of these"
+    kinds = "a path, an Arrow table or reader, a pandas frame, dicts, a list of these, or a mapping of types to these"
     raise InputError(f"can't load from {source.__class__.__name__}; give {kinds}")
+
+
+def _by_type(source: Mapping[str, Any], schema: Schema, type: ElementType | None) -> Iterable[tuple[str, Any]]:
+    """What a mapping has for each type; a record that was given for one is told from it by its keys."""
+    names = [element.name for element in schema]
+    strange = next((name for name in source if name not in names), None)
+    if strange is not None:
+        raise InputError(
+            f"can't load from this mapping: it gives rows by type, and {strange!r} is none of {', '.join(names)}; "
+            "put a single record into a list"
+        )
+    if type is not None:
+        raise InputError(f"a mapping gives rows by type: leave out type={type.name!r} (--type), or give its rows alone")
+    return source.items()
 
 
 def _open_file(file: SourceFile, schema: Schema, type: ElementType | None, format: str | None) -> Source:

@@ -61,12 +61,8 @@ class OurWriter:
         self._graph = graph
 
     def write(self, batch: Batch) -> None:
-        mode = "merge" if batch.merge else "append"
-        if len(batch.tables) == 1:
-            self._graph.load(_records(batch.rows), type=batch.tables[0], mode=mode)
-            return
-        rows = _records(batch.rows).to_pylist()
-        self._graph.load([{"type": table, "data": row} for table in batch.tables for row in rows], mode=mode)
+        rows = _records(batch.rows)
+        self._graph.load(dict.fromkeys(batch.tables, rows), mode="merge" if batch.merge else "append")
 
     def close(self) -> None:
         self._graph.close()

@@ -400,7 +400,9 @@ def test_a_file_that_is_not_there_or_not_a_file_is_told_before_anything_is_read(
         open_source(write(tmp_path / "people.csv"), SCHEMA, type_name="Nobody")
     with pytest.raises(InputError, match="can't load from int"):
         open_source(5, SCHEMA)
-    with pytest.raises(InputError, match="can't load from dict"):
+    with pytest.raises(
+        InputError, match=r"this mapping: .* 'type' is none of Person, Note, Knows; put a single record"
+    ):
         open_source([TABLE, {"type": "Person"}], SCHEMA, type_name="Person")
 
 
@@ -437,6 +439,15 @@ def test_several_sources_of_several_kinds_are_one(tmp_path: Path) -> None:
     assert (
         source.bytes_done == source.bytes_total == jsonl.stat().st_size + (tmp_path / "Person.parquet").stat().st_size
     )
+
+
+def test_a_mapping_gives_the_rows_of_each_type() -> None:
+    source = open_source({"Person": TABLE, "Knows": [{"from": "Ann", "to": "Bob"}]}, SCHEMA)
+    assert read(source) == ({**TABLE_ROWS, "Knows": [{"src": "Ann", "dst": "Bob"}]}, [])
+    assert source.replayable
+    assert not open_source({"Person": TABLE.to_reader()}, SCHEMA).replayable
+    with pytest.raises(InputError, match=r"a mapping gives rows by type: leave out type='Person'"):
+        open_source({"Person": TABLE}, SCHEMA, type_name="Person")
 
 
 def test_the_format_may_be_told_and_the_path_may_be_an_address(tmp_path: Path) -> None:
