@@ -7,14 +7,12 @@ there (`tables.py`); a plain Lance reader sees the newest versions, and those no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from omniray.engine.line import SEQ_MAX
 from omniray.engine.store import ObjectStore
-from omniray.engine.version_names import history_path
+from omniray.engine.version_names import final_path, final_versions, history_path
 
 KEPT_VERSIONS = 8
-_SUFFIX = ".manifest"
 
 
 def is_due(version: int, every: int = 0) -> bool:
@@ -36,18 +34,10 @@ def discard(store: ObjectStore, table_path: str, *, keep: int) -> None:
 
 def newest_version(store: ObjectStore, table_path: str) -> int:
     """The newest version that has its final name, or 0."""
-    return max(_final_versions(store.names(f"{table_path}/_versions")), default=0)
+    return max(final_versions(store.names(f"{table_path}/_versions")), default=0)
 
 
 def _old_versions(store: ObjectStore, table_path: str, keep: int) -> Iterator[tuple[int, str]]:
-    folder = f"{table_path}/_versions"
-    versions = sorted(_final_versions(store.names(folder)), reverse=True)
+    versions = sorted(final_versions(store.names(f"{table_path}/_versions")), reverse=True)
     for version in versions[keep:]:
-        yield version, f"{folder}/{SEQ_MAX - version:020}{_SUFFIX}"
-
-
-def _final_versions(names: Iterable[str]) -> Iterator[int]:
-    for name in names:
-        digits = name.removesuffix(_SUFFIX)
-        if name.endswith(_SUFFIX) and len(digits) == 20 and digits.isdigit():
-            yield SEQ_MAX - int(digits)
+        yield version, final_path(table_path, version)

@@ -30,7 +30,7 @@ from omniray.engine.errors import StorageError
 from omniray.engine.namespace import Attempt
 from omniray.engine.schema import ElementType
 from omniray.engine.store import ObjectStore
-from omniray.engine.version_names import final_path
+from omniray.engine.version_names import final_path, final_versions
 
 THREADS = 16
 
@@ -65,9 +65,13 @@ class Mirrors:
         """Begin to upload a file; it is deleted here when it is there, unless it is to be kept."""
         return self._pool.submit(self._send, source, target, keep)
 
-    def ask(self, path: str) -> Future[bool]:
-        """Begin to look whether there is a file at a path."""
-        return self._pool.submit(self._session().contains, path)
+    def look(self, type: ElementType) -> Future[int]:
+        """Begin to look for the newest version of a table that has a final name."""
+        return self._pool.submit(self._newest, type)
+
+    def _newest(self, type: ElementType) -> int:
+        names = (name.rpartition("/")[2] for name in self._session().list(f"{type.path}/_versions"))
+        return max(final_versions(names), default=0)
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
         try:
@@ -136,13 +140,13 @@ class Mirror:
             local.write_bytes(deletions)
         return fragment
 
-    def commit(self, transaction: lance.Transaction, arriving: Iterable[Future[None]]) -> tuple[Mirror, str, bool]:
+    def commit(self, transaction: lance.Transaction, arriving: Iterable[Future[None]]) -> tuple[Mirror, str, int]:
         """Make the next version and send what it needs; returns when all of it has arrived, also `arriving`.
 
-        Gives the version, the name under which its manifest was sent, and whether its number was free.
+        Gives the version, the name under which its manifest was sent, and the newest version that has a final name.
         """
         sent: list[Future[Any]] = list(arriving)
-        is_taken = self.mirrors.ask(final_path(self.type.path, self.dataset.version + 1))
+        newest = self.mirrors.look(self.type)
         try:
             attempt = Attempt()
             dataset = lance.LanceDataset.commit(
@@ -159,12 +163,12 @@ class Mirror:
             sent.append(self._send(f"_transactions/{transaction.read_version}-{transaction.uuid}.txn"))
             sent.append(self._send(staging))
         finally:  # nothing may arrive after this attempt was given up and cleared away
-            failures = [error for future in (*sent, is_taken) if (error := future.exception()) is not None]
+            failures = [error for future in (*sent, newest) if (error := future.exception()) is not None]
         if failures:
             raise failures[0]
         self._forget_deletions(transaction.operation)
         after = Mirror(self.type, dataset, self.folder, self.mirrors)
-        return after, f"{self.type.path}/{staging}", not is_taken.result()
+        return after, f"{self.type.path}/{staging}", newest.result()
 
     def _send(self, path: str, *, keep: bool = False) -> Future[None]:
         return self.mirrors.send(self.folder.path / path, f"{self.type.path}/{path}", keep=keep)

@@ -288,10 +288,10 @@ class TableStorage:
 
     def _commit_on_mirror(self, mirror: Mirror, change: StagedChange, made: lance.Transaction) -> tuple[Table, str]:
         type, expected = mirror.type, made.read_version + 1
-        after, staging, is_free = mirror.commit(made, change.arriving)
-        if not is_free or after.dataset.version != expected:
+        after, staging, newest = mirror.commit(made, change.arriving)
+        if newest >= expected or after.dataset.version != expected:
             self._store.delete(staging)
-            raise VersionTaken(type.table_key, expected, None)
+            raise VersionTaken(type.table_key, expected, newest)
         return Table(type, None, made.uuid, change.rows_after, change.tail, after), staging
 
     def _commit_on_handle(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from omniray.engine.line import SEQ_MAX, Pin
+
+_SUFFIX = ".manifest"
 
 
 def final_name(staging: str) -> str:
@@ -26,3 +30,11 @@ def transaction_mark(pin: Pin) -> bytes:
     True of versions that omniray staged, each on the one before it; a foreign one may have been rebased.
     """
     return f"{pin.version - 1}-{pin.transaction}.txn".encode()
+
+
+def final_versions(names: Iterable[str]) -> Iterator[int]:
+    """The versions whose final names are among those of a folder."""
+    for name in names:
+        digits = name.removesuffix(_SUFFIX)
+        if name.endswith(_SUFFIX) and len(digits) == 20 and digits.isdigit():
+            yield SEQ_MAX - int(digits)

@@ -17,6 +17,7 @@ from omniray.engine.mirror import Mirror
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.table import ROWADDR, Table
 from omniray.engine.tables import StagedVersion, TableStorage, VersionTaken
+from omniray.engine.version_names import final_path
 from tests.stores import Root
 from tests.unit.test_tables import PERSON, born, people
 
@@ -76,18 +77,18 @@ def test_all_files_of_a_version_are_on_their_way_at_the_same_time(
     storage: TableStorage, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, transaction, manifest and the look at the next name: none of them waits for another."""
-    together, upload, contains = threading.Barrier(4), LanceFileSession.upload_file, LanceFileSession.contains
+    together, upload, list_files = threading.Barrier(4), LanceFileSession.upload_file, LanceFileSession.list
 
     def upload_together(session: LanceFileSession, *paths: str) -> None:
         together.wait(WAIT_S)
         upload(session, *paths)
 
-    def look_together(session: LanceFileSession, path: str) -> bool:
+    def look_together(session: LanceFileSession, path: str) -> list[str]:
         together.wait(WAIT_S)
-        return contains(session, path)
+        return list_files(session, path)
 
     monkeypatch.setattr(LanceFileSession, "upload_file", upload_together)
-    monkeypatch.setattr(LanceFileSession, "contains", look_together)
+    monkeypatch.setattr(LanceFileSession, "list", look_together)
     assert ids(appended(storage, table, "ann").table.dataset) == ["ann"]
 
 
@@ -158,8 +159,14 @@ def test_deletions_that_another_process_made_are_fetched(
     assert third.table.dataset.count_rows() == 1_498
 
 
-def test_a_number_that_somebody_else_took_is_noticed(storage: TableStorage, table: Table, store: ObjectStore) -> None:
-    lance.write_dataset(people("eve"), storage.uri(PERSON), mode="append", storage_options=store.lance_options)
+@pytest.mark.parametrize("foreign_versions", [1, 2])
+def test_a_foreign_writer_is_noticed_even_if_its_first_version_is_gone_again(
+    storage: TableStorage, table: Table, store: ObjectStore, foreign_versions: int
+) -> None:
+    for _ in range(foreign_versions):
+        lance.write_dataset(people("eve"), storage.uri(PERSON), mode="append", storage_options=store.lance_options)
+    if foreign_versions > 1:
+        store.delete(final_path(PATH, 2))
     before = files_in(store, "_versions")
     with pytest.raises(VersionTaken):
         appended(storage, table, "ann")
