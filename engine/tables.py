@@ -289,9 +289,10 @@ class TableStorage:
     def _commit_on_mirror(self, mirror: Mirror, change: StagedChange, made: lance.Transaction) -> tuple[Table, str]:
         type, expected = mirror.type, made.read_version + 1
         after, staging, newest = mirror.commit(made, change.arriving)
-        if newest >= expected or after.dataset.version != expected:
+        found = max(after.dataset.version, newest + 1)  # where it would have come out in the store itself
+        if found != expected:
             self._store.delete(staging)
-            raise VersionTaken(type.table_key, expected, newest)
+            raise VersionTaken(type.table_key, expected, found)
         return Table(type, None, made.uuid, change.rows_after, change.tail, after), staging
 
     def _commit_on_handle(
