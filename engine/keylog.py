@@ -8,7 +8,6 @@ go into a private DuckDB that spills to disk, so that memory stays bounded for a
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from omniray.engine.errors import InputError
 from omniray.engine.mode import Mode
 from omniray.engine.records import place
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
+from omniray.engine.scratch import scratch_folder
 from omniray.engine.sets import Relation, connect_warm, open_database
 
 
@@ -262,6 +262,6 @@ class KeyLog:
 
     def _private_database(self) -> duckdb.DuckDBPyConnection:
         if self._database is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="omniray-keys-"))
+            self._directory = scratch_folder("keys")
             self._database = open_database(self._memory.sql_mb, self._directory)
         return self._database

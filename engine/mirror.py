@@ -12,7 +12,6 @@ Nothing pins a version before `commit` has returned, so it does not matter which
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterable
@@ -29,6 +28,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from omniray.engine.errors import StorageError
 from omniray.engine.namespace import Attempt
 from omniray.engine.schema import ElementType
+from omniray.engine.scratch import scratch_folder
 from omniray.engine.store import ObjectStore
 from omniray.engine.version_names import final_path, final_versions
 
@@ -53,7 +53,7 @@ class Mirrors:
         manifest = self.store.get(name)
         if manifest is None:
             return None
-        folder = Path(tempfile.mkdtemp(prefix="omniray-mirror-"))
+        folder = scratch_folder("mirror")
         local = folder / name.removeprefix(f"{type.path}/")
         local.parent.mkdir()
         local.write_bytes(manifest)

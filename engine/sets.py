@@ -8,7 +8,6 @@ the first SQL runs, and the rules put cheap Arrow proofs before their SQL.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,8 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from omniray.engine.scratch import scratch_folder
 
 WARM_MEMORY_LIMIT_MB = 512
 
@@ -46,7 +47,7 @@ def open_database(memory_limit_mb: int, temp_directory: Path) -> duckdb.DuckDBPy
 def _warm_database(pid: int) -> duckdb.DuckDBPyConnection:
     # Opening a database takes 25 ms, a connection to an open one 10 µs. The process id is the key since threads and
     # locks of a database do not survive a fork.
-    return open_database(WARM_MEMORY_LIMIT_MB, Path(tempfile.gettempdir(), f"omniray-sets-{pid}"))
+    return open_database(WARM_MEMORY_LIMIT_MB, scratch_folder("sets"))
 
 
 def connect_warm() -> duckdb.DuckDBPyConnection:

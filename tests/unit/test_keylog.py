@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from omniray.engine import keylog
 from omniray.engine.constraints import judge
 from omniray.engine.errors import InputError
 from omniray.engine.keylog import KeyLog, KeyMemory
@@ -28,7 +29,7 @@ SCHEMA = Schema((PERSON,), (KNOWS,))
 
 @pytest.fixture
 def spill_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(keylog, "scratch_folder", lambda purpose: Path(tempfile.mkdtemp(dir=tmp_path)))
     return tmp_path
 
 
