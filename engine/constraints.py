@@ -44,7 +44,7 @@ def judge(
     written = {type.name: log.written(table) for type in schema if (table := log.table(type.table_key))}
     tables: dict[str, TableVerdict] = {}
     rejected = [VIOLATIONS.empty_table()]
-    with Sets(log.connect) as sets:
+    with Sets(log.connect, log.memory_limit_mb) as sets:
         bench = Bench(sets, Pinned(state, sets, lookup_keys_max), log.places, only_first=not reject)
         cases = _Cases(bench, log, schema, written)
         for type in cases.concerned():

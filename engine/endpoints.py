@@ -93,8 +93,25 @@ def _not_landing(bench: Bench, written: Relation, ends: tuple[str, ...], landing
     if written.arrow is not None and landing.arrow is not None:
         ids = pa.chunked_array([chunk for end in ends for chunk in written.arrow[end].chunks], pa.string()).unique()
         return Relation.of(_ids(ids.filter(pc.invert(pc.is_in(ids, value_set=landing.arrow[ID])))))
+    passes = bench.sets.passes(landing.rows)
+    found = [_not_landing_in(bench, written, ends, landing, number, passes) for number in range(passes)]
+    if passes == 1:
+        return found[0]
+    together = {f"part_{number}": part for number, part in enumerate(found)}
+    sql = " union all ".join(f"select id from {{{name}}}" for name in together)
+    return bench.sets.derive(sql, small=False, **together)
+
+
+def _not_landing_in(
+    bench: Bench, written: Relation, ends: tuple[str, ...], landing: Relation, number: int, passes: int
+) -> Relation:
+    """One pass: the ids whose hash falls to it, on either side."""
+    own = "true" if passes == 1 else f"hash(id) % {passes} = {number}"
     named = " union all ".join(f"select {end} as id from {{written}}" for end in ends)
-    sql = f"select distinct v.id from ({named}) v anti join {{landing}} n on n.id = v.id"
+    sql = (
+        f"select distinct v.id from (from ({named}) where {own}) v"
+        f" anti join (select id from {{landing}} where {own}) n on n.id = v.id"
+    )
     return bench.sets.derive(sql, small=False, written=written, landing=landing)
 
 

@@ -1,8 +1,9 @@
 """The key log: of every row that a write brings, the columns that rules over several rows need, and no others.
 
 A write streams through; its rows go to storage and its keys go here. When the source has ended, `constraints.judge`
-decides over the whole write at once. Keys stay Arrow as long as there is room for them; when there is none left they
-go into a private DuckDB that spills to disk, so that memory stays bounded for a write of any size.
+decides over the whole write at once. Keys stay in memory as long as there is room for them, and then go to files, as
+Arrow either way: SQL reads it where it lies, while filling a table of DuckDB takes as long as joining it. Whatever SQL
+derives lies in a private DuckDB that spills to disk. So memory stays bounded for a write of any size.
 """
 
 from __future__ import annotations
@@ -17,26 +18,28 @@ from typing import Any, Self
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 
 from omniray.engine.errors import InputError
 from omniray.engine.mode import Mode
 from omniray.engine.records import place
 from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
 from omniray.engine.scratch import scratch_folder
-from omniray.engine.sets import Relation, connect_warm, open_database
+from omniray.engine.sets import WARM_MEMORY_LIMIT_MB, Relation, connect_warm, open_database
 
 
 @dataclass(frozen=True, slots=True)
 class KeyMemory:
-    """What the keys of a write may hold: in Arrow, over all tables, and in DuckDB, which then spills to disk."""
+    """What the keys of a write may hold: in memory, over all tables, and what SQL may, which then spills to disk."""
 
     arrow_bytes: int
     sql_mb: int
 
 
+_SPILLED_BATCH_ROWS = 131_072
+
 ROOMY = KeyMemory(384 << 20, 512)
-"""Room for the keys of some four million edges in Arrow, where SQL reads them as fast as in tables of DuckDB, whose
-filling costs more than half of what the judgement of edges does."""
+"""Room for the keys of some four million edges in memory."""
 
 FRUGAL = KeyMemory(32 << 20, 128)
 """For a process that has other things to hold: with ten million nodes as fast, with edges half as fast again."""
@@ -76,7 +79,7 @@ class TableLog:
         self.mode = mode
         self.columns = key_columns(type)
         self.rows = 0
-        self.table = ""
+        self.files: list[Path] = []  # of the first rows; those in the buffer come after them
         self.buffer: list[pa.Table] = []
         self.buffer_bytes = 0
         self._deleted: list[pa.StringArray] = []
@@ -204,10 +207,9 @@ class KeyLog:
 
     def written(self, table: TableLog) -> Relation:
         """The keys of all rows of a table: `row`, `record`, `source` and its `key_columns`."""
-        if table.table:
-            self._spill(table)
-            return Relation(table.rows, table=table.table)
-        if self._is_large(table):
+        if table.files or self._is_large(table):
+            if table.files:
+                self._spill(table)
             self._private_database()
             return Relation(table.rows, table=self._name(table))
         if len(table.buffer) > 1:
@@ -227,15 +229,22 @@ class KeyLog:
             return connect_warm()
         connection = self._database.cursor()
         for table in self._tables.values():
-            if self._is_large(table) and not table.table:
+            if table.files:
+                connection.register(self._name(table), _dataset(table.files))
+            elif self._is_large(table):
                 connection.register(self._name(table), pa.concat_tables(table.buffer))
         return connection
 
     def _arrow(self, table: TableLog) -> pa.Table:
-        if table.table:
-            self._spill(table)
-            return self._private_database().execute(f"from {table.table} order by row").to_arrow_table()
-        return pa.concat_tables(table.buffer).combine_chunks() if table.buffer else no_keys(table.type).arrow
+        if not table.files and not table.buffer:
+            return no_keys(table.type).arrow
+        spilled = [_dataset(table.files).to_table()] if table.files else []
+        return pa.concat_tables([*spilled, *table.buffer]).combine_chunks()
+
+    @property
+    def memory_limit_mb(self) -> int:
+        """What a connection may hold."""
+        return WARM_MEMORY_LIMIT_MB if self._database is None else self._memory.sql_mb
 
     def _is_large(self, table: TableLog) -> bool:
         return table.rows > self._memory_rows
@@ -250,18 +259,21 @@ class KeyLog:
     def _spill(self, table: TableLog) -> None:
         if not table.buffer:
             return
-        database = self._private_database()
+        self._private_database()
+        assert self._directory is not None, "the database has its directory"
         self._buffer_bytes -= table.buffer_bytes
-        database.register("chunk", table.drain())
-        if table.table:
-            database.execute(f"insert into {table.table} from chunk")
-        else:
-            table.table = self._name(table)
-            database.execute(f"create table {table.table} as from chunk")
-        database.unregister("chunk")
+        path = self._directory / f"{self._name(table)}-{len(table.files)}.arrow"
+        chunk = table.drain()
+        with pa.ipc.new_file(path, chunk.schema) as file:
+            file.write_table(chunk, max_chunksize=_SPILLED_BATCH_ROWS)
+        table.files.append(path)
 
     def _private_database(self) -> duckdb.DuckDBPyConnection:
         if self._database is None:
             self._directory = scratch_folder("keys")
             self._database = open_database(self._memory.sql_mb, self._directory)
         return self._database
+
+
+def _dataset(files: Sequence[Path]) -> pads.Dataset:
+    return pads.dataset([str(file) for file in files], format="ipc")

@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from omniray.engine.scratch import scratch_folder
 
 WARM_MEMORY_LIMIT_MB = 512
+JOINED_ROW_BYTES = 256
+PASSES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +60,12 @@ def connect_warm() -> duckdb.DuckDBPyConnection:
 class Sets:
     """The relations of one judgement; what it derives is gone when it is closed."""
 
-    def __init__(self, connect: Callable[[], duckdb.DuckDBPyConnection] = connect_warm) -> None:
-        self._connect = connect
+    def __init__(
+        self,
+        connect: Callable[[], duckdb.DuckDBPyConnection] = connect_warm,
+        memory_limit_mb: int = WARM_MEMORY_LIMIT_MB,
+    ) -> None:
+        self._connect, self._memory_limit_mb = connect, memory_limit_mb
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._names: dict[int, tuple[str, Relation]] = {}
         self._fresh: Iterator[str] = (f"set_{n}" for n in count())
@@ -90,6 +96,13 @@ class Sets:
         # All of them: a result that is not read to its end keeps the connection busy.
         ((rows,),) = self._open().execute(f"select count(*) from {name}").fetchall()
         return Relation(rows, table=name)
+
+    def passes(self, rows: int) -> int:
+        """In how many passes to look keys up in so many rows, so that the rows of each fit into memory.
+
+        A join that spills takes several times as long as one that reads its other side again.
+        """
+        return min(PASSES_MAX, 1 + rows * JOINED_ROW_BYTES // (self._memory_limit_mb << 20))
 
     def _named(self, sql: str, relations: dict[str, Relation | pa.RecordBatchReader]) -> str:
         return sql.format(**{name: self._name(relation) for name, relation in relations.items()})

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omniray.engine import constraints
+from omniray.engine import constraints, sets
 from omniray.engine.constraints import Counts, Verdict, judge
 from omniray.engine.errors import ConstraintViolation
 from omniray.engine.keylog import KeyLog
@@ -503,3 +503,16 @@ def test_several_values_are_looked_up_by_the_one_that_tells_most() -> None:
     ends = state_after(Mode.APPEND, {"Knows": [edge("b", "a")]}, pinned).looked_up
     assert "src" in ends
     assert "dst" not in ends
+
+
+@pytest.mark.parametrize("joined_row_bytes", [256, 1 << 27], ids=["in one pass", "in several passes"])
+def test_every_missing_end_is_found_in_however_many_passes(
+    joined_row_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many nodes for one join are asked in parts: no id may fall between them, and none be found missing in all."""
+    monkeypatch.setattr(sets, "JOINED_ROW_BYTES", joined_row_bytes)
+    there, missing = [f"p{n}" for n in range(20)], [f"m{n}" for n in range(20)]
+    likes = [edge(f"p{n}", "c") for n in range(20)] + [edge(f"m{n}", "c") for n in range(20)]
+    rows = {"Person": [person(name) for name in there], "Company": [{"id": "c"}], "Likes": likes}
+    verdict = Judge(memory_rows=0, lookup_keys_max=0)(Mode.APPEND, rows, reject=True)
+    assert sorted(v.reason for v in verdict.violations) == sorted(f"src '{m}' not found in Person" for m in missing)

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from omniray.engine import sets
 from omniray.engine.constraints import Verdict, judge
 from omniray.engine.keylog import KeyLog
 from omniray.engine.mode import Mode
@@ -307,8 +309,13 @@ def check(graph: Graph, write: Write, *, reject: bool, memory_rows: int, lookup_
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(graphs(), writes(), st.booleans(), st.sampled_from([0, 4, 100_000]), st.sampled_from([0, 2, 5_000]))
+@given(
+    graphs(), writes(), st.booleans(), st.sampled_from([0, 4, 100_000]), st.sampled_from([0, 2, 5_000]),
+    st.sampled_from([256, 1 << 28]),
+)  # fmt: skip
 def test_every_path_judges_a_random_write_as_the_model_does(
-    graph: Graph, write: Write, reject: bool, memory_rows: int, lookup_keys_max: int
+    graph: Graph, write: Write, reject: bool, memory_rows: int, lookup_keys_max: int, joined_row_bytes: int
 ) -> None:
-    check(graph, write, reject=reject, memory_rows=memory_rows, lookup_keys_max=lookup_keys_max)
+    """Rows that are taken for large are joined in several passes."""
+    with patch.object(sets, "JOINED_ROW_BYTES", joined_row_bytes):
+        check(graph, write, reject=reject, memory_rows=memory_rows, lookup_keys_max=lookup_keys_max)
