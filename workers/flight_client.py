@@ -62,12 +62,20 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the servers of a run are, the token that they ask for, and how long one stream may take."""
+    """Where the servers of a run are, the token that they ask for, and how long one stream may take.
+
+    Spares are for further tries, and for when no other server answers.
+    """
 
     run: str
     locations: Sequence[str]
     token: str = field(repr=False)
     timeout_s: float
+    spares: Sequence[str] = ()
+
+    def ways(self, stream: Stream) -> Sequence[str]:
+        """All servers in the order in which to ask them: another first for each partition, and for each further try."""
+        return _turned([*_turned(self.locations, stream.partition), *self.spares], stream.attempt)
 
     def options(self, timeout_s: float) -> Any:
         return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", bearer(self.token))])
@@ -88,6 +96,11 @@ class Answer:
         head = len(_ANSWER) + _INTEGER_BYTES
         rows = unpacked_count(data[len(_ANSWER) : head])
         return cls(None if rows == _NO_ROWS else rows, data[head:])
+
+
+def _turned(locations: Sequence[str], by: int) -> Sequence[str]:
+    first = by % len(locations)
+    return [*locations[first:], *locations[:first]]
 
 
 def bearer(token: str) -> bytes:
@@ -160,10 +173,9 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 @contextlib.contextmanager
 def _reached(route: Route, stream: Stream) -> Iterator[tuple[Any, str]]:
-    """A server that answers and takes the token: another one for each partition, and for each further try."""
-    first = (stream.partition + stream.attempt) % len(route.locations)
+    """A server that answers and takes the token."""
     failed = []
-    for location in (*route.locations[first:], *route.locations[:first]):
+    for location in route.ways(stream):
         with flight.FlightClient(location, generic_options=list(_PINGS)) as client:
             try:
                 list(client.do_action(flight.Action(HELLO, b""), route.options(CONNECT_TIMEOUT_S)))
@@ -175,7 +187,7 @@ def _reached(route: Route, stream: Stream) -> Iterator[tuple[Any, str]]:
     raise Unreachable(
         f"no staging server takes {stream}: {'; '.join(failed)}. Nothing was written: see that this host reaches the "
         "Ray nodes on all ports, and hand over again",
-        locations=list(route.locations),
+        locations=[*route.locations, *route.spares],
     )
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -140,15 +141,23 @@ def long_frame(spark: SparkSession, prefix: str, folder: Path, which: slice) -> 
     return rows.mapInArrow(partial(handoff_faults.kill_servers, folder, which), rows.schema)
 
 
+@pytest.mark.parametrize(("prefix", "cores_per_server"), [("equal", 1), ("spare", 1000)])
 def test_a_server_that_is_killed_in_a_stream_costs_a_further_try_and_no_row(
-    spark: SparkSession, shared: Served, client: omniray.Client, server_pids: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    shared: Served,
+    client: omniray.Client,
+    server_pids: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prefix: str,
+    cores_per_server: int,
 ) -> None:
-    """Fault: SIGKILL of one of two servers in the middle of a stream. Expected: Spark begins the partition anew with
-    the other one. Oracle: a full scan finds each row once."""
+    """Fault: SIGKILL of one of two servers in the middle of a stream; the other one is as good, or a spare. Expected:
+    Spark begins the partition anew with the other one. Oracle: a full scan finds each row once."""
     monkeypatch.setattr(handoff, "SERVERS_PER_NODE", 2)
-    to_ray(long_frame(spark, "killed", server_pids, slice(1)), client, "Person")
+    monkeypatch.setattr(handoff, "CORES_PER_SERVER", cores_per_server)
+    to_ray(long_frame(spark, prefix, server_pids, slice(1)), client, "Person")
     assert (server_pids / "killed").exists()
-    assert rows_of(shared, "killed") == expected("killed", 8 * 65_536)
+    assert rows_of(shared, prefix) == expected(prefix, 8 * 65_536)
 
 
 def test_all_servers_killed_is_one_clear_line_and_no_row(
@@ -191,8 +200,8 @@ def test_two_results_of_one_partition_are_refused() -> None:
 def rerouted(monkeypatch: pytest.MonkeyPatch, **instead: Any) -> None:
     """Let tasks know something else than what is true."""
 
-    def route(run: str, locations: Any, token: str, timeout_s: float) -> Route:
-        return Route(**{"run": run, "locations": locations, "token": token, "timeout_s": timeout_s, **instead})
+    def route(*given: Any) -> Route:
+        return replace(Route(*given), **instead)
 
     monkeypatch.setattr(handoff, "Route", route)
 

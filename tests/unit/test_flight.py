@@ -393,6 +393,17 @@ def test_partitions_and_their_further_tries_are_spread_over_the_servers() -> Non
     assert seen == {"a": {(0, 0), (2, 0)}, "b": {(1, 0), (0, 1)}}
 
 
+def test_a_spare_is_for_a_further_try_and_for_when_nobody_else_answers() -> None:
+    two = Route(RUN, ("a", "b"), TOKEN, TIMEOUT_S, spares=("s",))
+    assert [list(two.ways(Stream(RUN, "Person", partition, 0))) for partition in (0, 1, 2)] == [
+        ["a", "b", "s"],
+        ["b", "a", "s"],
+        ["a", "b", "s"],
+    ]
+    one = Route(RUN, ("a",), TOKEN, TIMEOUT_S, spares=("s",))
+    assert [next(iter(one.ways(Stream(RUN, "Person", 1, attempt)))) for attempt in (0, 1, 2)] == ["a", "s", "a"]
+
+
 def test_a_server_listens_on_the_one_address_that_it_was_given() -> None:
     with StagingServer("127.0.0.1", RUN, TOKEN, keep_all) as one, socket.socket() as other:
         other.bind(("127.0.0.2", one.port))  # which a server on all addresses would not allow

@@ -36,6 +36,7 @@ Commit = Callable[[Iterable[bytes]], "WriteResult"]
 
 FLIGHT, FILES = "flight", "files"
 SERVERS_PER_NODE = 2
+CORES_PER_SERVER = 2
 SERVERS_MAX = 16
 START_TIMEOUT_S = 60.0
 STREAM_TIMEOUT_S = 3600.0
@@ -101,8 +102,9 @@ def _is_committed(graph: Client, txn_id: str) -> bool:
 
 def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commit: Commit) -> WriteResult:
     token, seal = secrets.token_urlsafe(), Seal(secrets.token_bytes())
-    with _servers(ticket, token, seal) as locations:
-        task = partial(hand_over_partition, Route(ticket.txn_id, locations, token, timeout_s), type)
+    with _servers(ticket, token, seal) as (locations, spares):
+        route = Route(ticket.txn_id, locations, token, timeout_s, spares)
+        task = partial(hand_over_partition, route, type)
         try:
             rows = df.mapInArrow(task, RESULT).collect()
         except Exception as error:  # those of Spark have no class in common
@@ -115,16 +117,24 @@ def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commi
 
 
 @contextmanager
-def _servers(ticket: Ticket, token: str, seal: Seal) -> Iterator[tuple[str, ...]]:
-    """Staging servers on the nodes of the cluster, for the time of one run."""
+def _servers(ticket: Ticket, token: str, seal: Seal) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Staging servers on the nodes of the cluster, for the time of one run: those to use, and spares.
+
+    More servers than the processors can feed would take from the rows the time that it takes to make them ready. But
+    when the only one dies, there has to be another.
+    """
     import ray
 
-    nodes = sum(node["Alive"] for node in ray.nodes())
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    count = min(SERVERS_PER_NODE * len(nodes), SERVERS_MAX)
+    cores = sum(node["Resources"].get("CPU", 0) for node in nodes)
+    used = max(1, min(count, int(cores) // CORES_PER_SERVER))
     # No processor is reserved: a cluster that is full would never start them, and they mostly wait.
     shell = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(StagingWorker)
-    workers = [shell.remote(ticket, token, seal) for _ in range(min(SERVERS_PER_NODE * nodes, SERVERS_MAX))]
+    workers = [shell.remote(ticket, token, seal, spare=number >= used) for number in range(count)]
     try:
-        yield _locations(workers)
+        locations = _locations(workers)
+        yield locations[:used], locations[used:]
     finally:
         for worker in workers:
             ray.kill(worker)

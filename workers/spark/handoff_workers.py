@@ -7,6 +7,7 @@ shall not have, and so it takes nothing from them but what the servers of its ow
 from __future__ import annotations
 
 import hmac
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from omniray.engine.errors import OmnirayError, StorageError
 from omniray.workers.flight import StagingServer
 from omniray.workers.flight_client import BATCH_ROWS_MAX, Answer, Stream
-from omniray.workers.spark.stage import Ticket, stage_batches, unpacked
+from omniray.workers.spark.stage import Ticket, prepare, stage_batches, unpacked
 
 _DIGEST = "sha256"
 _DIGEST_BYTES = 32
@@ -39,13 +40,19 @@ class Seal:
 
 
 class StagingWorker:
-    """An actor that serves one run, at the address that its node has in the cluster."""
+    """An actor that serves one run, at the address that its node has in the cluster.
 
-    def __init__(self, ticket: Ticket, token: str, seal: Seal) -> None:
+    To import Lance and to open the graph takes longer than all else of its start: that is done beside Spark's own
+    start, and by a spare not before it is needed.
+    """
+
+    def __init__(self, ticket: Ticket, token: str, seal: Seal, *, spare: bool = False) -> None:
         import ray
 
         self._ticket, self._seal = ticket, seal
         self._server = StagingServer(ray.util.get_node_ip_address(), ticket.txn_id, token, self._stage)
+        if not spare:
+            threading.Thread(target=prepare, args=(ticket,), daemon=True).start()
 
     def location(self) -> str:
         return self._server.location

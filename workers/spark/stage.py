@@ -7,7 +7,9 @@ that somebody does. Modules of Lance are imported here when the first rows come:
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -38,14 +40,19 @@ def begin(target: Target, mode: Mode, txn_id: str | None = None) -> Ticket:
     return Ticket(target, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
 
 
+def prepare(ticket: Ticket) -> None:
+    """Open what rows will need before there are any; if that fails it will fail for them too, and they tell of it."""
+    with suppress(Exception):
+        _target_graph(ticket)
+
+
 def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
     """Check and stage rows; what comes of it, or the error of a row, packed to travel."""
     from omniray.engine.sidecar import SidecarIntent
 
-    target = ticket.target
-    graph = _opened(target.uri, tuple(sorted(target.storage_options.items())))
+    graph = _target_graph(ticket)
     try:
-        part = graph.read_part(batches, type_name, source, SidecarIntent(ticket.txn_id, target.actor))
+        part = graph.read_part(batches, type_name, source, SidecarIntent(ticket.txn_id, ticket.target.actor))
     except (InputError, Conflict) as error:
         return pickle.dumps(error)
     return pickle.dumps(part)
@@ -55,6 +62,16 @@ def unpacked(part: bytes) -> TablePart | OmnirayError:
     """What a worker made, or the error of a row that it met instead."""
     made: TablePart | OmnirayError = pickle.loads(part)
     return made
+
+
+def _target_graph(ticket: Ticket) -> Graph:
+    target = ticket.target
+    with _opening:
+        return _opened(target.uri, tuple(sorted(target.storage_options.items())))
+
+
+_opening = threading.Lock()
+"""Rows that come while the graph is being opened wait for it: a second one would cost the same again."""
 
 
 @lru_cache(maxsize=4)
