@@ -7,7 +7,7 @@ whenever it is read. Whoever cuts has opened the version and knows that it has i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,10 +33,12 @@ class FragmentGroup:
 
 
 def cut(table: Table, pin: Pin, group_rows: int = GROUP_ROWS) -> list[FragmentGroup]:
-    """Cut an open table into groups of about so many rows; a larger fragment is a group of its own."""
-    final = replace(pin, staging=None)
+    """Cut an open table into groups of about so many rows; a larger fragment is a group of its own.
+
+    The handle of whoever wrote the version may be older than its final name: readers are told of both names, and wait.
+    """
     groups = grouped(table.fragments(), group_rows)
-    return [FragmentGroup(table.type.table_key, final, tuple(f.id for f in group)) for group in groups]
+    return [FragmentGroup(table.type.table_key, pin, tuple(f.id for f in group)) for group in groups]
 
 
 def grouped(fragments: Sequence[Fragment], group_rows: int) -> Iterator[list[Fragment]]:
