@@ -36,7 +36,7 @@ class KeyMemory:
     sql_mb: int
 
 
-_SPILLED_BATCH_ROWS = 131_072
+_SPILLED_BATCH_ROWS = 16_384  # a scan reads many batches ahead
 
 ROOMY = KeyMemory(384 << 20, 512)
 """Room for the keys of some four million edges in memory."""
