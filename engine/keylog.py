@@ -42,7 +42,7 @@ ROOMY = KeyMemory(384 << 20, 512)
 """Room for the keys of some four million edges in memory."""
 
 FRUGAL = KeyMemory(32 << 20, 128)
-"""For a process that has other things to hold: with ten million nodes as fast, with edges half as fast again."""
+"""For a process that has other things to hold."""
 
 
 def key_columns(type: ElementType) -> Mapping[str, str]:
