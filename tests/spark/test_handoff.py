@@ -258,7 +258,8 @@ def test_a_task_knows_no_storage_and_no_credentials(
             to_ray(frame(spark, "p"), client, "Person")
         assert one.people() == expected("p")
     known = (tmp_path / "known").read_bytes()
-    for secret in (s3.uri, *s3.storage_options.values()):
+    secrets = (s3.storage_options[name] for name in ("aws_endpoint", "aws_access_key_id", "aws_secret_access_key"))
+    for secret in (s3.uri, *secrets):  # the other options are words that any environment may have
         assert secret.encode() not in known
 
 
