@@ -105,7 +105,10 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A remote table at one version: `dataset` knows its manifest and can be committed to; its rows are elsewhere."""
+    """A remote table at one version: `dataset` knows its manifest and can be committed to; its rows are elsewhere.
+
+    Whoever uses it makes the table's versions one after the other: a commit deletes deletion files that it replaced.
+    """
 
     type: ElementType
     dataset: lance.LanceDataset
