@@ -13,7 +13,7 @@ from omniray.engine.keylog import TableLog, key_columns
 from omniray.engine.mode import Mode
 from omniray.engine.pinned import ROWADDR, Pinned
 from omniray.engine.schema import ANY_CARDINALITY, DST, ID, SRC, EdgeType, ElementType
-from omniray.engine.sets import Relation, Sets, may_repeat, repeating
+from omniray.engine.sets import Relation, Sets, repeating
 from omniray.engine.verdict import Counts, TableVerdict
 
 NO_ROWS = pa.array([], pa.int64())
@@ -162,9 +162,9 @@ class Case:
     def _find_superseded(self, kept: Relation) -> pa.Int64Array:
         """The rows that have a successor: a later one with the same id or, both without one, the same ends."""
         found = [NO_ROWS]
-        if may_repeat(kept, ID):
+        if self._bench.sets.may_repeat(kept, ID):
             found += self._all_but_last(kept, "id", "id is not null")
-        if self.by_ends and may_repeat(kept, SRC, DST):
+        if self.by_ends and self._bench.sets.may_repeat(kept, SRC, DST):
             found += self._all_but_last(kept, "src, dst", "id is null")
         return pa.concat_arrays(found)
 

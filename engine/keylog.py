@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,7 +18,6 @@ from typing import Any, Self
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from omniray.engine.errors import InputError
 from omniray.engine.mode import Mode
@@ -36,7 +35,7 @@ class KeyMemory:
     sql_mb: int
 
 
-_SPILLED_BATCH_ROWS = 16_384  # a scan reads many batches ahead
+_SPILLED_BATCH_ROWS = 65_536
 
 ROOMY = KeyMemory(384 << 20, 512)
 """Room for the keys of some four million edges in memory."""
@@ -230,7 +229,7 @@ class KeyLog:
         connection = self._database.cursor()
         for table in self._tables.values():
             if table.files:
-                connection.register(self._name(table), _dataset(table.files))
+                connection.register(self._name(table), _Spilled(table.files))
             elif self._is_large(table):
                 connection.register(self._name(table), pa.concat_tables(table.buffer))
         return connection
@@ -238,7 +237,7 @@ class KeyLog:
     def _arrow(self, table: TableLog) -> pa.Table:
         if not table.files and not table.buffer:
             return no_keys(table.type).arrow
-        spilled = [_dataset(table.files).to_table()] if table.files else []
+        spilled = [_Spilled(table.files).reader().read_all()] if table.files else []
         return pa.concat_tables([*spilled, *table.buffer]).combine_chunks()
 
     @property
@@ -275,5 +274,25 @@ class KeyLog:
         return self._database
 
 
-def _dataset(files: Sequence[Path]) -> pads.Dataset:
-    return pads.dataset([str(file) for file in files], format="ipc")
+class _Spilled:
+    """The keys of a table that lie in files, read one batch after another, as often as SQL asks for them.
+
+    A data set of Arrow's would do the same, but reads so far ahead that it holds more than the keys may.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = tuple(files)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def reader(self) -> pa.RecordBatchReader:
+        with pa.OSFile(str(self._files[0])) as file:
+            schema = pa.ipc.open_file(file).schema
+        return pa.RecordBatchReader.from_batches(schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for path in self._files:
+            with pa.OSFile(str(path)) as file:
+                spilled = pa.ipc.open_file(file)
+                yield from map(spilled.get_batch, range(spilled.num_record_batches))

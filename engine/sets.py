@@ -8,7 +8,7 @@ the first SQL runs, and the rules put cheap Arrow proofs before their SQL.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -19,11 +19,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine import distinct
 from omniray.engine.scratch import scratch_folder
 
 WARM_MEMORY_LIMIT_MB = 512
 JOINED_ROW_BYTES = 256
 PASSES_MAX = 8
+_HASHES_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +99,31 @@ class Sets:
         ((rows,),) = self._open().execute(f"select count(*) from {name}").fetchall()
         return Relation(rows, table=name)
 
+    def may_repeat(self, relation: Relation, *columns: str) -> bool:
+        """Whether two rows may agree in the columns, none of them null. False is proven; True is for SQL to say."""
+        if relation.rows < 2:
+            return False
+        if relation.arrow is None:
+            return distinct.may_repeat(self._hashes(relation, columns), relation.rows)
+        if len(columns) > 1 or not pa.types.is_string(relation.arrow[columns[0]].type):
+            return True
+        values = relation.arrow[columns[0]]
+        return bool(pc.count_distinct(values).as_py() < len(values) - values.null_count)
+
     def passes(self, rows: int) -> int:
         """In how many passes to look keys up in so many rows, so that the rows of each fit into memory.
 
         A join that spills takes several times as long as one that reads its other side again.
         """
         return min(PASSES_MAX, 1 + rows * JOINED_ROW_BYTES // (self._memory_limit_mb << 20))
+
+    def _hashes(self, relation: Relation, columns: Sequence[str]) -> Iterator[distinct.Hashes]:
+        """Of each row whose columns are not null, the hash of them."""
+        whole = " and ".join(f"{column} is not null" for column in columns)
+        sql = self._named(f"select hash({', '.join(columns)}) as h from {{r}} where {whole}", {"r": relation})
+        with self._open().sql(sql).to_arrow_reader(_HASHES_AT_ONCE) as reader:
+            for batch in reader:
+                yield batch.column(0).to_numpy()
 
     def _named(self, sql: str, relations: dict[str, Relation | pa.RecordBatchReader]) -> str:
         return sql.format(**{name: self._name(relation) for name, relation in relations.items()})
@@ -135,16 +156,6 @@ def shown(column: str, *, quoted: bool = True, chars_max: int = 80) -> str:
     value = f"{column}::varchar"
     cut = f"(case when length({value}) > {chars_max} then left({value}, {chars_max}) || '…' else {value} end)"
     return f"'''' || {cut} || ''''" if quoted else cut
-
-
-def may_repeat(relation: Relation, *columns: str) -> bool:
-    """Whether two rows may agree in the columns. False is proven; True is for SQL to find out."""
-    if relation.rows < 2:
-        return False
-    if relation.arrow is None or len(columns) > 1 or not pa.types.is_string(relation.arrow[columns[0]].type):
-        return True
-    values = relation.arrow[columns[0]]
-    return bool(pc.count_distinct(values).as_py() < len(values) - values.null_count)
 
 
 def repeating(columns: str, where: str) -> str:

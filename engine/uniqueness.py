@@ -10,7 +10,7 @@ from omniray.engine.errors import ConstraintViolation, KeyConflict
 from omniray.engine.keylog import key_columns
 from omniray.engine.mode import Mode
 from omniray.engine.schema import ElementType, NodeType, Unique
-from omniray.engine.sets import Relation, may_repeat, repeating, shown, text
+from omniray.engine.sets import Relation, repeating, shown, text
 
 
 def key_violations(bench: Bench, case: Case) -> pa.Table:
@@ -27,7 +27,7 @@ def unique_violations(bench: Bench, case: Case, unique: Unique) -> pa.Table:
     start = f"{text(f'@unique violation on {case.type.name}.{name}: ')} || {_tuple(case.type, unique)}"
     columns = [key_columns(case.type)[name] for name in unique.properties]
     repeated = NO_VIOLATIONS
-    if may_repeat(case.live, *columns):
+    if bench.sets.may_repeat(case.live, *columns):
         whole = " and ".join(f"{column} is not null" for column in columns)
         repeated = _repeated(bench, case, ", ".join(columns), whole, f"{start} || ' is also at '")
     return one_per_row(_taken_values(bench, case, unique, start), repeated)
@@ -46,7 +46,7 @@ def _existing_ids(bench: Bench, case: Case) -> pa.Table:
 
 
 def _repeated_ids(bench: Bench, case: Case) -> pa.Table:
-    if not may_repeat(case.live, "id"):
+    if not bench.sets.may_repeat(case.live, "id"):
         return NO_VIOLATIONS
     name = ",".join(case.type.key if isinstance(case.type, NodeType) and case.type.key else ("id",))
     start = f"{text(f'@unique violation on {case.type.name}.{name}: duplicate key ')} || {shown('l.id')}"

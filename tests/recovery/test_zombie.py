@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -30,7 +31,10 @@ COMMITS = 20
 pytestmark = pytest.mark.timeout(3600 if TORTURE else 180)
 
 
-@pytest.fixture(params=[(store, n) for store in (("disk", "s3") if TORTURE else ("disk",)) for n in range(GRAPHS)])
+STORES = ("disk", "s3") if TORTURE else ("disk",)
+
+
+@pytest.fixture(params=list(itertools.product(STORES, range(GRAPHS))), ids=lambda which: "-".join(map(str, which)))
 def root(request: pytest.FixtureRequest) -> Root:
     name, _ = request.param
     found: Root = request.getfixturevalue(name)
