@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from omniray.spark import to_ray
 from omniray.workers.flight_client import Route
 from omniray.workers.spark import handoff
 from omniray.workers.spark.commit import commit_on
+from omniray.workers.spark.handoff_crew import Crew
 from omniray.workers.spark.handoff_workers import stage_file
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.stage import begin
@@ -116,6 +118,77 @@ def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(
     assert rows_of(shared, "unfit") == []
 
 
+# Workers that wait
+
+
+@pytest.fixture
+def pids(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The process ids of the servers of each handoff."""
+    found, noted = handoff._locations, []
+
+    def note(workers: Any, *run: Any) -> tuple[str, ...]:
+        import ray
+
+        noted.append(ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers]))
+        return found(workers, *run)
+
+    monkeypatch.setattr(handoff, "_locations", note)
+    return noted
+
+
+def test_workers_serve_the_next_handoff_too_with_another_token(
+    spark: SparkSession, shared: Served, client: omniray.Client, pids: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_ray(frame(spark, "former"), client, "Person")
+    routes: list[Route] = []
+    monkeypatch.setattr(handoff, "Route", lambda *given: routes.append(Route(*given)) or routes[-1])
+    to_ray(frame(spark, "latter"), client, "Person")
+    assert pids[0] == pids[1]
+    assert rows_of(shared, "latter") == expected("latter")
+    shared.wait_until(partial(_is_gone, routes[0]), "the server of the run has ended")
+
+
+def _is_gone(route: Route) -> bool:
+    (server,) = map(urlsplit, route.locations)
+    return _is_closed(server.hostname, server.port)
+
+
+def test_a_worker_that_died_while_it_waited_is_replaced(
+    spark: SparkSession, shared: Served, client: omniray.Client, pids: list[list[int]]
+) -> None:
+    to_ray(frame(spark, "alive", 10), client, "Person")
+    os.kill(pids[0][0], signal.SIGKILL)
+    to_ray(frame(spark, "dead"), client, "Person")
+    assert pids[0] != pids[1]
+    assert rows_of(shared, "dead") == expected("dead")
+
+
+def test_a_handoff_that_failed_leaves_no_worker_behind(
+    spark: SparkSession, shared: Served, client: omniray.Client, pids: list[list[int]]
+) -> None:
+    with pytest.raises(RecordError):
+        to_ray(frame(spark, "unfit", 10).selectExpr("name", "3000000000 as age"), client, "Person")
+    to_ray(frame(spark, "next", 10), client, "Person")
+    assert pids[0] != pids[1]
+
+
+def test_workers_that_nobody_needs_end(spark: SparkSession, shared: Served, client: omniray.Client) -> None:
+    import ray
+
+    crew = Crew(idle_s_max=0.01)
+    with crew.hired(1) as (worker,):
+        pass
+
+    def has_ended() -> bool:
+        try:
+            ray.get(worker.is_ready.remote())
+        except ray.exceptions.RayActorError:
+            return True
+        return False
+
+    shared.wait_until(has_ended, "the worker has ended")
+
+
 # Faults
 
 
@@ -124,12 +197,12 @@ def server_pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which the process ids of the next handoff's servers will be."""
     found = handoff._locations
 
-    def noted(workers: Any) -> tuple[str, ...]:
+    def noted(workers: Any, *run: Any) -> tuple[str, ...]:
         import ray
 
         pids = ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers])
         (tmp_path / "pids").write_text(json.dumps(pids))
-        return found(workers)
+        return found(workers, *run)
 
     monkeypatch.setattr(handoff, "_locations", noted)
     return tmp_path
@@ -231,8 +304,8 @@ def test_an_error_of_the_frame_itself_stays_what_it_is_and_the_servers_end(
     found: list[str] = []
     locations = handoff._locations
 
-    def noted(workers: Any) -> tuple[str, ...]:
-        found.extend(locations(workers))
+    def noted(*of_run: Any) -> tuple[str, ...]:
+        found.extend(locations(*of_run))
         return tuple(found)
 
     monkeypatch.setattr(handoff, "_locations", noted)

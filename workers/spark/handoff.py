@@ -21,8 +21,9 @@ from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown, Stor
 from omniray.engine.load_options import LoadOptions
 from omniray.workers.flight_client import Route, first_line
 from omniray.workers.spark.commit import commit_on
+from omniray.workers.spark.handoff_crew import CREW, START_TIMEOUT_S
 from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
-from omniray.workers.spark.handoff_workers import Seal, StagingWorker, stage_file
+from omniray.workers.spark.handoff_workers import Seal, stage_file
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.stage import Ticket, begin
 
@@ -38,7 +39,6 @@ FLIGHT, FILES = "flight", "files"
 SERVERS_PER_NODE = 2
 CORES_PER_SERVER = 2
 SERVERS_MAX = 16
-START_TIMEOUT_S = 60.0
 STREAM_TIMEOUT_S = 3600.0
 FILE_TRIES_MAX = 4
 
@@ -129,26 +129,19 @@ def _servers(ticket: Ticket, token: str, seal: Seal) -> Iterator[tuple[tuple[str
     count = min(SERVERS_PER_NODE * len(nodes), SERVERS_MAX)
     cores = sum(node["Resources"].get("CPU", 0) for node in nodes)
     used = max(1, min(count, int(cores) // CORES_PER_SERVER))
-    # No processor is reserved: a cluster that is full would never start them, and they mostly wait.
-    shell = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(StagingWorker)
-    workers = [shell.remote(ticket, token, seal, spare=number >= used) for number in range(count)]
-    try:
-        locations = _locations(workers)
+    with CREW.hired(count) as workers:
+        locations = _locations(workers, ticket, token, seal, used)
         yield locations[:used], locations[used:]
-    finally:
-        for worker in workers:
-            ray.kill(worker)
 
 
-def _locations(workers: Sequence[Any]) -> tuple[str, ...]:
+def _locations(workers: Sequence[Any], ticket: Ticket, token: str, seal: Seal, used: int) -> tuple[str, ...]:
     import ray
 
+    serving = [worker.serve.remote(ticket, token, seal, spare=number >= used) for number, worker in enumerate(workers)]
     try:
-        return tuple(ray.get([worker.location.remote() for worker in workers], timeout=START_TIMEOUT_S))
+        return tuple(ray.get(serving, timeout=START_TIMEOUT_S))
     except ray.exceptions.RayError as error:
-        raise Unreachable(
-            f"no staging server could be started on Ray, and nothing was written: {first_line(error)}"
-        ) from error
+        raise Unreachable(f"a staging server on Ray fails, and nothing was written: {first_line(error)}") from error
 
 
 def one_part_each(handed: Iterable[tuple[int, bytes]]) -> list[bytes]:

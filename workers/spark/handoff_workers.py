@@ -40,26 +40,36 @@ class Seal:
 
 
 class StagingWorker:
-    """An actor that serves one run, at the address that its node has in the cluster.
+    """An actor that serves one run after another, at the address that its node has in the cluster.
 
     To import Lance and to open the graph takes longer than all else of its start: that is done beside Spark's own
     start, and by a spare not before it is needed.
     """
 
-    def __init__(self, ticket: Ticket, token: str, seal: Seal, *, spare: bool = False) -> None:
+    def __init__(self) -> None:
+        self._server: StagingServer | None = None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def serve(self, ticket: Ticket, token: str, seal: Seal, *, spare: bool) -> str:
+        """Take the streams of a run; where they are to be sent."""
         import ray
 
-        self._ticket, self._seal = ticket, seal
-        self._server = StagingServer(ray.util.get_node_ip_address(), ticket.txn_id, token, self._stage)
+        def stage(stream: Stream, batches: Iterator[pa.RecordBatch]) -> Answer:
+            answer = staged(ticket, stream.type_name, batches, f"partition {stream.partition}")
+            return replace(answer, part=seal.on(answer.part))
+
+        self._server = StagingServer(ray.util.get_node_ip_address(), ticket.txn_id, token, stage)
         if not spare:
             threading.Thread(target=prepare, args=(ticket,), daemon=True).start()
-
-    def location(self) -> str:
         return self._server.location
 
-    def _stage(self, stream: Stream, batches: Iterator[pa.RecordBatch]) -> Answer:
-        answer = staged(self._ticket, stream.type_name, batches, f"partition {stream.partition}")
-        return replace(answer, part=self._seal.on(answer.part))
+    def rest(self) -> None:
+        """The run is over: take nothing more for it. What is still under way ends by itself, and counts no more."""
+        if self._server is not None:
+            threading.Thread(target=self._server.shutdown, daemon=True).start()
+            self._server = None
 
 
 def staged(ticket: Ticket, type_name: str, batches: Iterator[pa.RecordBatch], source: str) -> Answer:
