@@ -15,6 +15,7 @@ import pytest
 
 from tests.graphs import new_graph
 from tests.spark.faulty import FORMAT, FaultySource
+from tests.spark.test_change_stream import Stream, people, replayed
 from tests.spark.test_write import names, options
 from tests.stores import Root
 
@@ -103,7 +104,9 @@ started(session("stream", SETTINGS), Path(files), Path(place), {"uri": uri}).awa
 
 @pytest.mark.skipif("OMNIRAY_TORTURE" not in os.environ, reason="starts a JVM for each kill")
 @pytest.mark.timeout(1200)
-def test_a_stream_that_is_killed_again_and_again_lands_each_batch_once(disk: Root, tmp_path: Path) -> None:
+def test_a_stream_that_is_killed_again_and_again_lands_each_batch_once_and_is_replayed_by_its_changes(
+    spark: SparkSession, disk: Root, tmp_path: Path
+) -> None:
     batches, kills = 50, 10
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -118,6 +121,10 @@ def test_a_stream_that_is_killed_again_and_again_lands_each_batch_once(disk: Roo
             assert driver.wait() == 0
         assert names(graph) == everybody(batches)
         assert len(graph.history()) == 1 + batches
+        changes = Stream(spark, graph, disk, tmp_path / "changes")
+        changes.run(steps_per_batch="7", **{"from": "beginning"})
+        assert replayed(changes.rows) == people(graph)
+        assert len(changes.rows) == batches * ROWS_EACH
 
 
 def running(uri: str, files: Path, place: Path) -> subprocess.Popen[bytes]:
