@@ -242,6 +242,58 @@ def test_a_source_gets_as_many_edges_as_it_may_have(project: Project) -> None:
     assert Counter(row[0] for row in project.rows("Reports", "src")) == {"a": 2, "b": 2}
 
 
+# Databases
+
+
+@pytest.fixture
+def database(spark: SparkSession) -> str:
+    """A table of people in a database that lives in Spark's own JVM; its address."""
+    url = f"jdbc:derby:memory:{new_ulid()}"
+    connection = spark._jvm.java.sql.DriverManager.getConnection(f"{url};create=true")
+    statement = connection.createStatement()
+    statement.execute("create table people (n varchar(40), a integer)")
+    statement.execute("insert into people values ('ann', 41), ('bob', null), ('old', 151)")
+    connection.close()
+    return url
+
+
+def from_database(project: Project, **source: str) -> Path:
+    file = project.write()
+    document = json.loads(file.read_text())
+    document["sources"]["people"] = {"format": "jdbc", **source}
+    document["nodes"]["Person"]["columns"] = {"name": "N", "age": "A"}
+    file.write_text(json.dumps(document, indent=1))
+    return file
+
+
+@pytest.mark.parametrize(("place", "names"), [("table", ["ann", "bob"]), ("query", ["ann"])])
+def test_tables_and_queries_of_a_database_are_sources(
+    project: Project, database: str, place: str, names: list[str]
+) -> None:
+    read = {"table": "people", "query": "select n, a from people where a is not null"}[place]
+    report = run_file(from_database(project, url=database, **{place: read}), project.spark)
+    assert counts(report, "Person") == (len(names) + 1, len(names), {"range": 1}, len(names))
+    assert [name for (name,) in project.rows("Person", "name")] == names
+
+
+@pytest.mark.parametrize(
+    ("url", "table", "fault"),
+    [
+        ("jdbc:derby:memory:nowhere", "people", "sources.people can't be read: "),
+        ("jdbc:nosuch://host/db", "people", "sources.people can't be read: No suitable driver"),
+        ("", "nobody", "sources.people can't be read: "),
+    ],
+)
+def test_a_database_that_can_t_be_read_is_one_line(
+    project: Project, database: str, url: str, table: str, fault: str
+) -> None:
+    with pytest.raises(omniray.InputError) as caught:
+        run_file(from_database(project, url=url or database, table=table), project.spark)
+    (told,) = str(caught.value).splitlines()
+    assert fault in told
+    assert project.commits() == 0
+
+
 # A run is one commit, once
 
 

@@ -6,9 +6,11 @@ of the file that it is about.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _BLANKS = " \t\r\n\f\v"
+_JAVA_CLASS = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (?=.)")
 
 _CLEANED: Mapping[Clean, Callable[[Column], Column]] = {
     Clean.TRIM: lambda text: F.btrim(text, F.lit(_BLANKS)),
@@ -69,7 +72,7 @@ def _read(spark: SparkSession, source: Source, faults: Faults) -> DataFrame | No
             return None
     try:
         return reader.load(list(source.paths)) if source.paths else reader.load()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         faults.add(source.line, f"sources.{source.name} can't be read: {sentence(error)}")
         return None
 
@@ -120,7 +123,12 @@ def _conformed(mapped: DataFrame, plan: TypePlan) -> DataFrame:
     return mapped.mapInArrow(conforming(plan.type, schema), schema)
 
 
-def sentence(error: PySparkException) -> str:
-    """The one line of Spark's message that a person needs."""
-    first = str(error).strip().partition("\n")[0]
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What Spark raises, and what it passes on as it is: errors of a database, of its driver, or of a file system."""
+
+
+def sentence(error: PySparkException | Py4JJavaError) -> str:
+    """The one line of the message that a person needs."""
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    first = _JAVA_CLASS.sub("", text.strip().partition("\n")[0])
     return first.partition(" SQLSTATE:")[0].rstrip(" ;.")

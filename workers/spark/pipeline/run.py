@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -26,7 +26,7 @@ from omniray.workers.spark.options import Target
 from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
 from omniray.workers.spark.pipeline.config import Pipeline, read_pipeline
 from omniray.workers.spark.pipeline.conforming import DETAIL, REASON, ROW
-from omniray.workers.spark.pipeline.frames import conformed_frames, sentence
+from omniray.workers.spark.pipeline.frames import SPARK_ERRORS, conformed_frames, sentence
 from omniray.workers.spark.pipeline.pinned import pinned
 from omniray.workers.spark.pipeline.plan import TypePlan, plan
 from omniray.workers.spark.pipeline.reasons import Reason
@@ -96,7 +96,7 @@ def _plain_errors() -> Iterator[None]:
         yield
     except PythonException:
         raise
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise InputError(f"Spark gave up on the pipeline: {sentence(error)}") from error
 
 
