@@ -171,7 +171,7 @@ def _detach(
     command += ["--address", address] if address is not None else []
     command += ["--take-over"] if take_over else []
     command += [part for option in storage_option for part in ("--storage-option", option)]
-    detached = background.detach(command, background.log_of(graph.schema_state.graph_id))
+    detached = background.detach(command, background.log_of(graph.graph_id))
     began = detached.said
     if began["joined"]:
         out.line(_began_text(began), {**began, "pid": None, "log": None})

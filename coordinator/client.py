@@ -137,7 +137,7 @@ class Client:
 
     @property
     def graph_id(self) -> str:
-        return self._graph.schema_state.graph_id
+        return self._graph.graph_id
 
     @property
     def schema(self) -> Schema:
@@ -271,7 +271,9 @@ class Client:
         try:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
             since_us = intent.announce(one.table_key for one in concerned)
-            parts = staged_parts(absolute(uri), storage_options, files, options, since_us, type=type, format=format)
+            parts = staged_parts(
+                absolute(uri), storage_options, self.graph_id, files, options, since_us, type=type, format=format
+            )
             for part in parts:
                 intent.take_part(part)
         except BaseException:

@@ -186,7 +186,7 @@ def _serving_at(owner: str) -> str | None:
 
 
 def _place(graph: Graph) -> Place:
-    return Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
+    return Place(graph.graph_id, str(MAIN_BRANCH))
 
 
 def _storage(uri: str, options: Mapping[str, str] | None) -> Storage:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from omniray.engine.errors import StorageError
+
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 RUN_HASHES = 1 << 20
@@ -30,7 +32,7 @@ def may_repeat(hashes: Iterable[Hashes], count: int, *, run_hashes: int = RUN_HA
             run.sort()
             if _has_equal_neighbours(run):
                 return True
-            file.write(run.data)
+            _put(file.fileno(), run)
             cuts.append(first + np.concatenate([[0], np.searchsorted(run, bounds), [len(run)]]))
             first += len(run)
         if len(cuts) < 2:
@@ -49,12 +51,29 @@ def _runs(hashes: Iterable[Hashes], length: int) -> Iterator[Hashes]:
         yield np.concatenate(gathered)
 
 
+def _put(file: int, run: Hashes) -> None:
+    """Write all of a run: of hashes that are not there, nobody could say that they differ."""
+    rest = run.data.cast("B")
+    try:
+        while rest:
+            rest = rest[os.write(file, rest) :]  # a disk that is almost full takes a part of it
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        raise StorageError(
+            f"can't write to {folder} the hashes of a load's keys: {error.strerror}; nothing was written to the graph: "
+            "make room there, or point TMPDIR at another disk",
+            folder=folder,
+        ) from error
+
+
 def _range(file: int, number: int, cuts: list[np.ndarray[Any, np.dtype[np.int64]]]) -> Hashes:
     """One range of hashes out of all runs, sorted."""
     pieces = []
     for cut in cuts:
         low, high = int(cut[number]), int(cut[number + 1])
-        pieces.append(np.frombuffer(os.pread(file, (high - low) * _HASH_BYTES, low * _HASH_BYTES), np.uint64))
+        data = os.pread(file, (high - low) * _HASH_BYTES, low * _HASH_BYTES)
+        assert len(data) == (high - low) * _HASH_BYTES, "hashes that were put are there"
+        pieces.append(np.frombuffer(data, np.uint64))
     merged = np.concatenate(pieces)
     merged.sort()
     return merged

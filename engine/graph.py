@@ -171,6 +171,11 @@ class Graph:
         return self._schema_text
 
     @property
+    def graph_id(self) -> str:
+        """What the graph was called when it was born; one that is created anew at the same place is another one."""
+        return self._state.graph_id
+
+    @property
     def schema_state(self) -> SchemaState:
         return self._state
 

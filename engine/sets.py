@@ -8,7 +8,8 @@ the first SQL runs, and the rules put cheap Arrow proofs before their SQL.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -104,7 +105,8 @@ class Sets:
         if relation.rows < 2:
             return False
         if relation.arrow is None:
-            return distinct.may_repeat(self._hashes(relation, columns), relation.rows)
+            with closing(self._hashes(relation, columns)) as hashes:  # a result that is left open keeps it busy
+                return distinct.may_repeat(hashes, relation.rows)
         if len(columns) > 1 or not pa.types.is_string(relation.arrow[columns[0]].type):
             return True
         values = relation.arrow[columns[0]]
@@ -117,7 +119,7 @@ class Sets:
         """
         return min(PASSES_MAX, 1 + rows * JOINED_ROW_BYTES // (self._memory_limit_mb << 20))
 
-    def _hashes(self, relation: Relation, columns: Sequence[str]) -> Iterator[distinct.Hashes]:
+    def _hashes(self, relation: Relation, columns: Sequence[str]) -> Generator[distinct.Hashes]:
         """Of each row whose columns are not null, the hash of them."""
         whole = " and ".join(f"{column} is not null" for column in columns)
         sql = self._named(f"select hash({', '.join(columns)}) as h from {{r}} where {whole}", {"r": relation})

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.graph import Graph
 from omniray.engine.load_options import LoadOptions
 from omniray.engine.part import StagedPart
-from omniray.engine.store import open_store
+from omniray.workers.kept_graphs import kept_open
 
 TRIES_MAX = 4
 
@@ -23,6 +21,7 @@ TRIES_MAX = 4
 def staged_parts(
     uri: str,
     storage_options: Mapping[str, str] | None,
+    graph_id: str,
     sources: Sequence[str],
     options: LoadOptions,
     since_us: int,
@@ -35,7 +34,7 @@ def staged_parts(
 
     at_once = 1 + int(ray.cluster_resources().get("CPU", 1))
     task = ray.remote(num_cpus=1, max_retries=TRIES_MAX - 1)(_stage)
-    graph = (uri, tuple(sorted((storage_options or {}).items())))
+    graph = (uri, storage_options, graph_id)
     waiting = deque(sources)
     under_way: deque[Any] = deque()
     while waiting or under_way:
@@ -53,7 +52,7 @@ def staged_parts(
 
 
 def _stage(
-    graph: tuple[str, tuple[tuple[str, str], ...]],
+    graph: tuple[str, Mapping[str, str] | None, str],
     source: str,
     options: LoadOptions,
     since_us: int,
@@ -62,11 +61,6 @@ def _stage(
 ) -> StagedPart | OmnirayError:
     """In the worker: errors of ours are values, so that they arrive as what they are."""
     try:
-        return _opened(*graph).stage_part(source, options, since_us, type=type, format=format)
+        return kept_open(*graph).stage_part(source, options, since_us, type=type, format=format)
     except OmnirayError as error:
         return error
-
-
-@lru_cache(maxsize=4)
-def _opened(uri: str, storage_options: tuple[tuple[str, str], ...]) -> Graph:
-    return Graph(open_store(uri, dict(storage_options) or None), read_only=True)

@@ -172,21 +172,42 @@ def test_a_handoff_that_failed_leaves_no_worker_behind(
     assert pids[0] != pids[1]
 
 
-def test_workers_that_nobody_needs_end(spark: SparkSession, shared: Served, client: omniray.Client) -> None:
+def has_ended(worker: Any) -> bool:
     import ray
 
-    crew = Crew(idle_s_max=0.01)
-    with crew.hired(1) as (worker,):
+    try:
+        ray.get(worker.is_ready.remote())
+    except ray.exceptions.RayActorError:
+        return True
+    return False
+
+
+def test_a_worker_that_nobody_needs_ends_though_others_go_on(
+    spark: SparkSession, shared: Served, client: omniray.Client
+) -> None:
+    crew = Crew(idle_s_max=1.0)
+    with crew.hired(2) as (idle, busy):
         pass
 
-    def has_ended() -> bool:
-        try:
-            ray.get(worker.is_ready.remote())
-        except ray.exceptions.RayActorError:
-            return True
-        return False
+    def is_the_other_one_through() -> bool:
+        with crew.hired(1) as workers:
+            assert workers == [busy], "the one that has waited least"
+        return has_ended(idle)
 
-    shared.wait_until(has_ended, "the worker has ended")
+    shared.wait_until(is_the_other_one_through, "the worker has ended")
+    shared.wait_until(partial(has_ended, busy), "the other one has ended")
+
+
+def test_workers_wait_no_longer_when_a_later_run_has_failed(
+    spark: SparkSession, shared: Served, client: omniray.Client
+) -> None:
+    crew = Crew(idle_s_max=0.2)
+    with crew.hired(2) as (idle, failing):
+        pass
+    with pytest.raises(ZeroDivisionError), crew.hired(1):
+        raise ZeroDivisionError
+    assert has_ended(failing)
+    shared.wait_until(partial(has_ended, idle), "the worker has ended")
 
 
 # Faults
@@ -242,8 +263,13 @@ def test_all_servers_killed_is_one_clear_line_and_no_row(
     assert rows_of(shared, "alone") == []
 
 
-def test_rows_that_two_tries_of_a_task_staged_count_once(
-    spark: SparkSession, shared: Served, client: omniray.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rows_that_two_tries_of_a_task_staged_count_once_and_their_workers_end(
+    spark: SparkSession,
+    shared: Served,
+    client: omniray.Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pids: list[list[int]],
 ) -> None:
     """Fault: a Python worker dies after its rows were staged. Expected: they are staged again, and one part counts."""
     task = partial(handoff_faults.lose_the_first_result, tmp_path / "lost")
@@ -251,6 +277,13 @@ def test_rows_that_two_tries_of_a_task_staged_count_once(
     to_ray(frame(spark, "retried"), client, "Person")
     assert (tmp_path / "lost").exists()
     assert rows_of(shared, "retried") == expected("retried")
+    assert pids[0], "there were workers"
+    monkeypatch.undo()
+    shared.wait_until(partial(_are_gone, pids[0]), "what the other try has announced is nobody's any more")
+
+
+def _are_gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_a_part_that_a_task_made_up_is_never_unpacked(
@@ -353,6 +386,21 @@ def test_by_files_all_rows_land_in_one_commit_and_the_files_go(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_by_files_an_odd_name_and_a_frame_without_rows_are_no_trouble(
+    spark: SparkSession, shared: Served, client: omniray.Client, tmp_path: Path
+) -> None:
+    by_files = partial(to_ray, graph=client, type="Person", via="files", shared_path=str(tmp_path / "x[1]"))
+    assert by_files(frame(spark, "odd", 20)).affected_nodes == 20
+    assert by_files(frame(spark, "none", 0)).affected_nodes == 0
+    assert by_files(frame(spark, "none", 0).limit(0)).affected_nodes == 0
+    assert rows_of(shared, "odd") == expected("odd", 20)
+
+
+def test_by_files_a_folder_without_files_is_no_frame_without_rows(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Spark wrote no Parquet file"):
+        handoff._written(str(tmp_path))
+
+
 def test_a_worker_that_dies_begins_its_file_anew(
     spark: SparkSession, shared: Served, client: omniray.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,7 +431,7 @@ def test_times_in_files_of_spark_are_read_as_they_were_written(disk: Root, tmp_p
     table = pa.table({"name": ["old", "new"], "at": pa.array(times, pa.timestamp("us", tz="UTC"))})
     pq.write_table(table, tmp_path / "part-0.parquet", use_deprecated_int96_timestamps=True)
     with omniray.init(f"{disk.uri}/graph", schema="node Event { name: String @key  at: DateTime }") as graph:
-        ticket = begin(Target(graph.uri), "append", None)
+        ticket = begin(Target(graph.uri), graph.graph_id, "append", None)
         commit_on(graph, ticket, ["Event"], [stage_file(ticket, "Event", str(tmp_path / "part-0.parquet"))])
         assert graph.snapshot().table("Event", ["at"])["at"].to_pylist() == times
 
@@ -406,12 +454,13 @@ def test_a_frame_whose_columns_do_not_fit_is_refused_before_any_task(
         ({"via": "files"}, "give both or neither"),
         ({"shared_path": "/shared"}, "give both or neither"),
         ({"mode": "upsert"}, "no load mode 'upsert'"),
+        ({"timeout_s": 0}, "timeout_s is 0: give seconds"),
         ({"type": "Persona"}, "Persona"),
         ({"txn_id": "7"}, "ULID"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
-    spark: SparkSession, client: omniray.Client, options: dict[str, str], message: str
+    spark: SparkSession, client: omniray.Client, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(omniray.InputError, match=message):
         to_ray(frame(spark, ""), client, **{"type": "Person", **options})

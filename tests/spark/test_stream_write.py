@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ started(session("stream", SETTINGS), Path(files), Path(place), {"uri": uri}).awa
 
 
 @pytest.mark.skipif("OMNIRAY_TORTURE" not in os.environ, reason="starts a JVM for each kill")
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_a_stream_that_is_killed_again_and_again_lands_each_batch_once_and_is_replayed_by_its_changes(
     spark: SparkSession, disk: Root, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_stream_that_is_killed_again_and_again_lands_each_batch_once_and_is_re
             with running(graph.uri, files, tmp_path / "checkpoint") as driver:
                 while len(graph.history()) - 1 < landed:
                     assert driver.poll() is None, "the stream has ended before its time"
+                    time.sleep(0.2)
                 os.killpg(driver.pid, signal.SIGKILL)
         with running(graph.uri, files, tmp_path / "checkpoint") as driver:
             assert driver.wait() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omniray.engine.distinct import Hashes, may_repeat
+from omniray.engine.errors import StorageError
 
 RUN = 4
 
@@ -51,3 +54,19 @@ def test_the_last_hash_of_many_runs_meets_the_first(tmp_path: Path, monkeypatch:
     assert not may_repeat(cut(hashes, 100), len(hashes), run_hashes=1_000)
     assert may_repeat(cut([*hashes, hashes[0]], 100), len(hashes) + 1, run_hashes=1_000)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_only_a_part_at_a_time_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
+    assert may_repeat(cut([*range(30), 0], 3), 31, run_hashes=RUN)
+    assert not may_repeat(cut(list(range(30)), 3), 30, run_hashes=RUN)
+
+
+def test_a_full_disk_is_one_clear_line_and_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="No space left on device; nothing was written to the graph: make room"):
+        may_repeat(cut(list(range(30)), 3), 30, run_hashes=RUN)

@@ -12,6 +12,7 @@ from omniray.engine.errors import OmnirayError
 from omniray.engine.keylog import FRUGAL
 from omniray.engine.load_options import LoadOptions, OnError
 from omniray.engine.write import Author
+from omniray.workers.kept_graphs import check_same
 from omniray.workers.spark.stage import Ticket, unpacked
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def commit_parts(ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -
 
 def commit_on(graph: Graph | Client, ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
     """The same on a graph that is open."""
+    check_same(graph, ticket.graph_id)
     target = ticket.target
     made = [unpacked(part) for part in parts]
     staged = [part for part in made if not isinstance(part, OmnirayError)]

@@ -10,10 +10,11 @@ Either way the driver commits all parts as one write with one id.
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown, Stor
 from omniray.engine.load_options import LoadOptions
 from omniray.workers.flight_client import Route, first_line
 from omniray.workers.spark.commit import commit_on
-from omniray.workers.spark.handoff_crew import CREW, START_TIMEOUT_S
+from omniray.workers.spark.handoff_crew import CREW, START_TIMEOUT_S, all_counted
 from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
 from omniray.workers.spark.handoff_workers import Seal, stage_file
 from omniray.workers.spark.options import Target
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from omniray import Client, WriteResult
+
+log = logging.getLogger("omniray")
 
 Commit = Callable[[Iterable[bytes]], "WriteResult"]
 """Commits parts as one write."""
@@ -66,12 +69,12 @@ def to_ray(
     """
     from omniray.workers.spark.types import check_frame
 
-    _refuse_options(graph, via, shared_path)
+    _refuse_options(graph, via, shared_path, timeout_s)
     check_frame(df.schema, graph.schema.type(type))
     options = LoadOptions.checked(mode, "fail", None)
     author = graph.written_by(actor, tenant)
     target = Target(graph.uri, dict(graph.storage_options), author.actor, author.tenant)
-    ticket = begin(target, options.mode, txn_id)
+    ticket = begin(target, graph.graph_id, options.mode, txn_id)
     commit = partial(commit_on, graph, ticket, [type])
     if txn_id is not None and _is_committed(graph, ticket.txn_id):
         return commit([])  # its first outcome
@@ -80,7 +83,7 @@ def to_ray(
     return _by_files(df, ticket, type, shared_path, commit)
 
 
-def _refuse_options(graph: object, via: str, shared_path: str | None) -> None:
+def _refuse_options(graph: object, via: str, shared_path: str | None, timeout_s: float) -> None:
     import omniray
 
     if not isinstance(graph, omniray.Client):
@@ -89,6 +92,8 @@ def _refuse_options(graph: object, via: str, shared_path: str | None) -> None:
         raise InputError(f"no way {via!r} leads to Ray: use via={FLIGHT!r} or via={FILES!r}")
     if (via == FILES) != (shared_path is not None):
         raise InputError(f"shared_path is where via={FILES!r} writes its files: give both or neither")
+    if not timeout_s > 0:
+        raise InputError(f"timeout_s is {timeout_s}: give seconds, more than 0")
 
 
 def _is_committed(graph: Client, txn_id: str) -> bool:
@@ -102,8 +107,10 @@ def _is_committed(graph: Client, txn_id: str) -> bool:
 
 def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commit: Commit) -> WriteResult:
     token, seal = secrets.token_urlsafe(), Seal(secrets.token_bytes())
-    with _servers(ticket, token, seal) as (locations, spares):
-        route = Route(ticket.txn_id, locations, token, timeout_s, spares)
+    used, count = _servers()
+    with CREW.hired(count) as workers:
+        locations = _locations(workers, ticket, token, seal, used)
+        route = Route(ticket.txn_id, locations[:used], token, timeout_s, locations[used:])
         task = partial(hand_over_partition, route, type)
         try:
             rows = df.mapInArrow(task, RESULT).collect()
@@ -113,12 +120,14 @@ def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commi
                 raise
             raise ours from error
         # While the servers live, nobody takes what they staged for that of the dead.
-        return commit(one_part_each((row.partition, seal.opened(bytes(row.part))) for row in rows))
+        result = commit(one_part_each((row.partition, seal.opened(bytes(row.part))) for row in rows))
+        if not all_counted(workers, len(rows)):
+            workers.clear()
+        return result
 
 
-@contextmanager
-def _servers(ticket: Ticket, token: str, seal: Seal) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Staging servers on the nodes of the cluster, for the time of one run: those to use, and spares.
+def _servers() -> tuple[int, int]:
+    """How many staging servers on the nodes of the cluster are to be used, and how many there shall be, with spares.
 
     More servers than the processors can feed would take from the rows the time that it takes to make them ready. But
     when the only one dies, there has to be another.
@@ -129,9 +138,7 @@ def _servers(ticket: Ticket, token: str, seal: Seal) -> Iterator[tuple[tuple[str
     count = min(SERVERS_PER_NODE * len(nodes), SERVERS_MAX)
     cores = sum(node["Resources"].get("CPU", 0) for node in nodes)
     used = max(1, min(count, int(cores) // CORES_PER_SERVER))
-    with CREW.hired(count) as workers:
-        locations = _locations(workers, ticket, token, seal, used)
-        yield locations[:used], locations[used:]
+    return used, count
 
 
 def _locations(workers: Sequence[Any], ticket: Ticket, token: str, seal: Seal, used: int) -> tuple[str, ...]:
@@ -175,7 +182,10 @@ def _by_files(df: DataFrame, ticket: Ticket, type: str, shared_path: str, commit
     df.write.parquet(folder)
     result = commit(_staged_files(ticket, type, folder))
     files, path = fsspec.core.url_to_fs(write_folder)
-    files.rm(path, recursive=True)
+    try:
+        files.rm(path, recursive=True)
+    except OSError as error:  # the write has landed, and nobody needs them any more
+        log.warning("event=handoff_files_kept folder=%s error=%s", write_folder, error)
     return result
 
 
@@ -197,8 +207,15 @@ def _staged_files(ticket: Ticket, type: str, folder: str) -> list[bytes]:
 
 
 def _written(folder: str) -> list[str]:
-    """The files of a folder that Spark has committed."""
+    """The files of a folder that Spark has committed; it writes one for a frame without rows, too."""
     import fsspec
 
     files, path = fsspec.core.url_to_fs(folder)
-    return [files.unstrip_protocol(name) for name in sorted(files.glob(f"{path}/part-*.parquet"))]
+    names = sorted(name for name in files.ls(path, detail=False) if _is_data(name.rpartition("/")[2]))
+    if not names:
+        raise StorageError(f"Spark wrote no Parquet file to {folder}, and nothing was written: look at its settings")
+    return [files.unstrip_protocol(name) for name in names]
+
+
+def _is_data(name: str) -> bool:
+    return name.endswith(".parquet") and not name.startswith(("_", "."))

@@ -2,12 +2,14 @@
 
 To start a process on Ray and to import Lance there takes some two seconds, however few rows there are. So workers wait
 a while for another handoff. They belong to this process and end with it. A handoff that failed takes its workers with
-it: nobody knows what they are still at.
+it, since nobody knows what they are still at; so does one in which a task was tried twice, since what the other try
+staged is announced in the name of the worker, and is spared by every sweep as long as that lives.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,56 +30,77 @@ class Crew:
         self._idle_s_max = idle_s_max
         self._lock = threading.Lock()
         self._connection = ""
-        self._waiting: list[Any] = []
-        self._dismissal: threading.Timer | None = None
+        self._waiting: list[tuple[float, Any]] = []  # until when, and who; the last one has waited least
+        self._timer: threading.Timer | None = None
 
     @contextmanager
     def hired(self, count: int) -> Iterator[list[Any]]:
-        """So many workers, all of which have answered; those that have waited come first."""
+        """So many workers, all of which have answered. Those that are taken off the list don't wait for another run."""
         connection = _connection()
         workers = _alive(self._taken(connection, count))
+        hired: list[Any] = []
         try:
             workers += _started(count - len(workers))
-            yield workers
+            hired = list(workers)
+            yield hired
         except BaseException:
-            _end(workers)
+            hired = []
             raise
-        self._keep(connection, workers)
-
-    def dismiss(self) -> None:
-        """End the workers that wait."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        if self._connection == _connection():
-            _end(waiting)
+        finally:
+            _end([worker for worker in workers if worker not in hired])
+            self._keep(connection, hired)
 
     def _taken(self, connection: str, count: int) -> list[Any]:
+        """Those that have waited least, so that the others come to their end."""
         with self._lock:
-            self._put_off_dismissal(None)
             if self._connection != connection:
                 self._connection, self._waiting = connection, []
-            taken, self._waiting = self._waiting[:count], self._waiting[count:]
-            return taken
+            first = max(0, len(self._waiting) - count)
+            taken, self._waiting = self._waiting[first:], self._waiting[:first]
+        return [worker for _, worker in taken]
 
     def _keep(self, connection: str, workers: Sequence[Any]) -> None:
         for worker in workers:
             worker.rest.remote()
         with self._lock:
             if self._connection == connection:
-                self._waiting += workers
-            self._put_off_dismissal(threading.Timer(self._idle_s_max, self.dismiss))
+                until = time.monotonic() + self._idle_s_max
+                self._waiting += [(until, worker) for worker in workers]
+            self._set_timer()
 
-    def _put_off_dismissal(self, timer: threading.Timer | None) -> None:
-        if self._dismissal is not None:
-            self._dismissal.cancel()
-        self._dismissal = timer
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            self._timer = threading.Timer(max(0.0, self._waiting[0][0] - time.monotonic()), self._dismiss)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _dismiss(self) -> None:
+        """End those that have waited long enough."""
+        with self._lock:
+            if self._connection != _connection():  # and with it they have ended
+                self._waiting = []
+            now = time.monotonic()
+            _end([worker for until, worker in self._waiting if until <= now])
+            self._waiting = [(until, worker) for until, worker in self._waiting if until > now]
+            self._set_timer()
 
 
 CREW = Crew()
 """The one of this process."""
+
+
+def all_counted(workers: Sequence[Any], parts: int) -> bool:
+    """Whether all that the workers began to stage in this run are the parts that it has taken."""
+    import ray
+
+    try:
+        begun: list[int] = ray.get([worker.streams.remote() for worker in workers], timeout=_ANSWER_TIMEOUT_S)
+    except ray.exceptions.RayError:
+        return False
+    return sum(begun) == parts
 
 
 def _connection() -> str:

@@ -48,6 +48,7 @@ class StagingWorker:
 
     def __init__(self) -> None:
         self._server: StagingServer | None = None
+        self._streams: list[Stream] = []
 
     def is_ready(self) -> bool:
         return True
@@ -56,7 +57,10 @@ class StagingWorker:
         """Take the streams of a run; where they are to be sent."""
         import ray
 
+        streams = self._streams = []
+
         def stage(stream: Stream, batches: Iterator[pa.RecordBatch]) -> Answer:
+            streams.append(stream)
             answer = staged(ticket, stream.type_name, batches, f"partition {stream.partition}")
             return replace(answer, part=seal.on(answer.part))
 
@@ -64,6 +68,10 @@ class StagingWorker:
         if not spare:
             threading.Thread(target=prepare, args=(ticket,), daemon=True).start()
         return self._server.location
+
+    def streams(self) -> int:
+        """How many were begun in this run, whatever became of them."""
+        return len(self._streams)
 
     def rest(self) -> None:
         """The run is over: take nothing more for it. What is still under way ends by itself, and counts no more."""

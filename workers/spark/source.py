@@ -87,8 +87,8 @@ def _begun(options: WriteOptions, schema: StructType) -> Ticket:
     """
     store = open_store(options.target.uri, options.target.storage_options or None)
     try:
-        graph_schema, _, _ = read_schema(store, CommitLog(store, MAIN_BRANCH))
+        graph_schema, _, state = read_schema(store, CommitLog(store, MAIN_BRANCH))
     finally:
         store.close()
     check_frame(schema, graph_schema.type(options.type))
-    return begin(options.target, options.mode, options.txn_id)
+    return begin(options.target, state.graph_id, options.mode, options.txn_id)

@@ -7,16 +7,15 @@ that somebody does. Modules of Lance are imported here when the first rows come:
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from omniray.engine.errors import Conflict, InputError, OmnirayError
 from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.mode import Mode
+from omniray.workers.kept_graphs import kept_open
 from omniray.workers.spark.options import Target
 
 if TYPE_CHECKING:
@@ -31,13 +30,14 @@ class Ticket:
     """One load that many stage for: where it goes, what it does there, and the id under which it is committed once."""
 
     target: Target
+    graph_id: str
     mode: Mode
     txn_id: str
 
 
-def begin(target: Target, mode: Mode, txn_id: str | None = None) -> Ticket:
+def begin(target: Target, graph_id: str, mode: Mode, txn_id: str | None = None) -> Ticket:
     """A load that executors stage for; its id makes the commit safe to repeat, whether the caller gave it or not."""
-    return Ticket(target, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
+    return Ticket(target, graph_id, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
 
 
 def prepare(ticket: Ticket) -> None:
@@ -50,8 +50,8 @@ def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBat
     """Check and stage rows; what comes of it, or the error of a row, packed to travel."""
     from omniray.engine.sidecar import SidecarIntent
 
-    graph = _target_graph(ticket)
     try:
+        graph = _target_graph(ticket)
         part = graph.read_part(batches, type_name, source, SidecarIntent(ticket.txn_id, ticket.target.actor))
     except (InputError, Conflict) as error:
         return pickle.dumps(error)
@@ -65,17 +65,4 @@ def unpacked(part: bytes) -> TablePart | OmnirayError:
 
 
 def _target_graph(ticket: Ticket) -> Graph:
-    target = ticket.target
-    with _opening:
-        return _opened(target.uri, tuple(sorted(target.storage_options.items())))
-
-
-_opening = threading.Lock()
-"""Rows that come while the graph is being opened wait for it: a second one would cost the same again."""
-
-
-@lru_cache(maxsize=4)
-def _opened(uri: str, storage_options: tuple[tuple[str, str], ...]) -> Graph:
-    import omniray
-
-    return omniray.open(uri, read_only=True, storage_options=dict(storage_options) or None)
+    return kept_open(ticket.target.uri, ticket.target.storage_options, ticket.graph_id)

@@ -67,7 +67,7 @@ def transaction(graph: Graph | Client, *, mode: str, txn_id: str | None, actor: 
     """A transaction on a graph that is open."""
     checked = LoadOptions.checked(mode, "fail", None)
     target = Target(graph.uri, dict(graph.storage_options), actor, tenant)
-    return SparkTransaction(graph, begin(target, checked.mode, txn_id))
+    return SparkTransaction(graph, begin(target, graph.graph_id, checked.mode, txn_id))
 
 
 def _staging(ticket: Ticket, type_name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
