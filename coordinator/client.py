@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from omniray.coordinator.batch_writer import IN_FLIGHT, ROWS, BatchWriter
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.service import Service, absolute, serve
+from omniray.engine.author import Author
 from omniray.engine.errors import (
     Conflict,
     Fenced,
@@ -48,7 +49,7 @@ from omniray.engine.schema import Schema
 from omniray.engine.snapshot import Snapshot
 from omniray.engine.source_files import find_file
 from omniray.engine.store import open_store
-from omniray.engine.write import Affected, Author, Outcome, Resolution, WriteResult
+from omniray.engine.write import Affected, Outcome, Resolution, WriteResult
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from omniray.engine.author import Author
 from omniray.engine.birth import give_birth
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
@@ -44,7 +45,7 @@ from omniray.engine.table import Table
 from omniray.engine.table_part import TablePart, read_part
 from omniray.engine.tables import TableStorage
 from omniray.engine.tip import Tip
-from omniray.engine.write import Author, Outcome, Resolution, WriteResult
+from omniray.engine.write import Outcome, Resolution, WriteResult
 from omniray.engine.writer import Writer
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from omniray.engine.author import Author
 from omniray.engine.conform import conform_block
 from omniray.engine.errors import Conflict, InputError, OmnirayError
 from omniray.engine.identity import checked_txn_id, fill_ids, new_ulid
@@ -37,7 +38,7 @@ from omniray.engine.table import Table
 from omniray.engine.table_part import TablePart
 from omniray.engine.tables import StagedRows, TableStorage
 from omniray.engine.verdict import TableVerdict, Violation
-from omniray.engine.write import Author, Resolution, WriteResult, as_rejection
+from omniray.engine.write import Resolution, WriteResult, as_rejection
 
 Progress = Callable[[Source, int], None]
 """Called now and then with the source and the number of records read so far."""

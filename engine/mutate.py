@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine.author import Author
 from omniray.engine.conform import conform
 from omniray.engine.constraints import judge
 from omniray.engine.errors import ConstraintViolation, NotFound, QueryError, RecordError
@@ -31,7 +32,7 @@ from omniray.engine.query_parser import parse_queries
 from omniray.engine.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
 from omniray.engine.verdict import Verdict
-from omniray.engine.write import Affected, Author, Resolution, TableWrite
+from omniray.engine.write import Affected, Resolution, TableWrite
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from omniray.engine.author import Author
 from omniray.engine.constraints import LOOKUP_KEYS_MAX, judge
 from omniray.engine.errors import Moved
 from omniray.engine.keylog import KeyLog, PackedKeys
@@ -29,7 +30,7 @@ from omniray.engine.row_sink import INLINE_ROWS_MAX, edited
 from omniray.engine.schema import DST, ID, SRC, EdgeType, Schema
 from omniray.engine.tables import NOTHING_REPLACED, StagedRows
 from omniray.engine.verdict import TableVerdict
-from omniray.engine.write import Affected, Author, Resolution, TableWrite, as_rejection
+from omniray.engine.write import Affected, Resolution, TableWrite, as_rejection
 
 _MUTATION_BYTES = 1024  # what a query is taken to weigh beside its parameters
 

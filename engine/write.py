@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from omniray.engine.author import Author
 from omniray.engine.errors import PayloadMismatch, StorageError
 from omniray.engine.line import CommitObject
 from omniray.engine.manifest import LineageEntry
@@ -83,14 +84,6 @@ class Outcome:
     @property
     def commit_id(self) -> str | None:
         return self.txn_id if self.committed else None
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """For whom a write is made."""
-
-    actor: str = ""
-    tenant: str = ""
 
 
 class Intent(Protocol):

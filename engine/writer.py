@@ -59,6 +59,7 @@ from omniray.engine.write import Intent, Resolution, WriteResult, first_outcome,
 log = logging.getLogger("omniray")
 
 COMMIT_TIMEOUT_S = 300.0
+LOSSES_MIN = 3  # a process that was suspended has had no time to lose a race
 BACKOFF_S_MAX = 1.0
 BACKOFF_LOSSES_MAX = 4
 STAGING_THREADS = 18
@@ -149,7 +150,7 @@ class Writer:
         first_read: dict[str, int] = {}
         losses = 0
         judged: _Judged | None = None
-        while self._clock() < deadline:
+        while self._clock() < deadline or losses < LOSSES_MIN:
             if self.inherit():
                 continue
             base = self._tip.newest

@@ -18,6 +18,7 @@ from omniray.coordinator.publisher import Publisher
 from omniray.coordinator.round_steps import Queues
 from omniray.coordinator.rounds import Limits
 from omniray.coordinator.table_queues import TableQueues
+from omniray.engine.author import Author
 from omniray.engine.clock import suspension_aware_clock
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.errors import OmnirayError
@@ -37,7 +38,7 @@ from omniray.engine.schema_files import read_schema
 from omniray.engine.sidecar import Sidecars
 from omniray.engine.store import ObjectStore
 from omniray.engine.tip import Tip
-from omniray.engine.write import Affected, Author, Resolution
+from omniray.engine.write import Affected, Resolution
 
 TIMEOUT_S = 60.0
 

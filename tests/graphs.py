@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import omniray
+from omniray.engine.author import Author
 from omniray.engine.birth import give_birth
 from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
 from omniray.engine.finalise import Finaliser
@@ -26,7 +27,7 @@ from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import ObjectStore, open_store
 from omniray.engine.tables import NOTHING_REPLACED, TableStorage
 from omniray.engine.tip import Tip
-from omniray.engine.write import Affected, Author, Resolution, TableWrite
+from omniray.engine.write import Affected, Resolution, TableWrite
 from omniray.engine.writer import Writer
 from tests.stores import Root
 

@@ -15,13 +15,13 @@ import pytest
 
 import omniray
 from omniray.coordinator.cluster import ray
+from omniray.engine.author import Author
 from omniray.engine.errors import LineOwned, SchemaMismatch, Unreachable
 from omniray.engine.failpoints import Point
 from omniray.engine.identity import new_ulid
 from omniray.engine.line import EMBEDDED
 from omniray.engine.request import Header, MutationRequest
 from omniray.engine.row_sink import INLINE_ROWS_MAX
-from omniray.engine.write import Author
 from tests.graphs import INSERT, PERSON
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading

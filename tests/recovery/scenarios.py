@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import omniray
 from omniray.engine import finalise, heal, row_sink, sweep
+from omniray.engine.author import Author
 from omniray.engine.errors import NotFound
 from omniray.engine.failpoints import Action, Point, armed, kill
 from omniray.engine.graph import Graph
@@ -26,7 +27,6 @@ from omniray.engine.process import this_process
 from omniray.engine.prune import prune
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.write import Author
 from tests.foreign import append
 from tests.graphs import AGE, DELETE, INSERT, SCHEMA
 from tests.recovery.rows import Deed, delete, insert, load, update

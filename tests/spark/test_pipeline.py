@@ -339,6 +339,11 @@ def test_a_run_of_bad_rows_alone_commits_nothing(project: Project) -> None:
         ('"n string,', '"n strin,', "sources.people.schema: "),
         ('"Person": {', '"Person": { "where": "n",', "nodes.Person.where is no condition"),
         ('"Person": {', '"Person": { "deduplicate": "last by w",', "nodes.Person.deduplicate: [UNRESOLVED_COLUMN"),
+        ('"a"', '"max(a)"', "nodes.Person.columns.age: [MISSING_GROUP_BY]"),
+        ('"a"', '"explode(array(a))"', "nodes.Person.columns.age: [UNSUPPORTED_GENERATOR"),
+        ('"a"', '"*"', "nodes.Person.columns.age: `*` gives 4 values: write an expression of one"),
+        ('"Person": {', '"Person": { "where": "count(*) > 1",', "nodes.Person.where: "),
+        ('"Person": {', '"Person": { "deduplicate": "last by map(1, v)",', "nodes.Person.deduplicate: [DATATYPE_MISM"),
         ('"Person": {', '"Persona": {', "the graph has no node type 'Persona'; did you mean 'Person'?"),
     ],
 )
@@ -354,6 +359,16 @@ def test_what_does_not_fit_is_told_with_its_line(
     assert message.startswith(fault)
     assert int(where) == line
     assert project.commits() == 0
+
+
+def test_a_place_that_takes_no_rejects_is_told_before_anything_is_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project.folder / "taken").write_text("a file")
+    monkeypatch.setattr(run, "judge", lambda *arguments: pytest.fail("rows were read"))
+    with pytest.raises(omniray.InputError, match=r"rejects can't be written to .*taken: ") as caught:
+        project.run([person("ann")], rejects="taken")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_expression_that_fails_on_a_value_ends_the_run_with_one_line(

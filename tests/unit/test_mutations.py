@@ -19,9 +19,9 @@ from omniray import (
     ParseError,
     RecordError,
 )
+from omniray.engine.author import Author
 from omniray.engine.errors import PayloadMismatch, QueryError
 from omniray.engine.mutate import MutationIntent
-from omniray.engine.write import Author
 
 SCHEMA = """
 node Person { name: String @key   age: I32?   seen: DateTime?   @range(age, 0..150) }

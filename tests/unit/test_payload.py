@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omniray import LineageEntry, WriteResult
+from omniray.engine.author import Author
 from omniray.engine.conform import conform, conform_block
 from omniray.engine.errors import PayloadMismatch
 from omniray.engine.mode import Mode
@@ -27,7 +28,7 @@ from omniray.engine.records import raw_from_dicts
 from omniray.engine.schema import ElementType
 from omniray.engine.schema_parser import parse_schema
 from omniray.engine.sources import open_source
-from omniray.engine.write import Author, first_outcome
+from omniray.engine.write import first_outcome
 
 SCHEMA = parse_schema("""
 node Person { name: String @key   age: I32?   since: Date? }

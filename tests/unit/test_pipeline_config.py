@@ -172,6 +172,13 @@ def test_the_example_is_read() -> None:
         (SMALL + "    deduplicate: last\n", "9: nodes.Person.deduplicate is 'last'; write first, first by EXPRESSION"),
         (SMALL + "    deduplicate: fail by x\n", "9: nodes.Person.deduplicate is 'fail by x'; write first"),
         (changed("path: p", "path: p").replace("parquet", "csv, header: maybe"), "4: sources.people.header is 'maybe'"),
+        (changed("rejects: r", "rejects: ''"), "2: the pipeline lacks 'rejects': give it, such as `rejects:"),
+        (changed("path: p", "path: []"), "4: sources.people lacks 'path': give it, such as `path: people.csv`"),
+        (changed("path: p", "path: [p, '']"), "4: sources.people lacks 'path': give it, such as `path: people.csv`"),
+        (changed("{name: n}", "[name]"), "8: nodes.Person.columns is no mapping: write `key: value`"),
+        (SMALL.partition("nodes:")[0] + "nodes: {}\n", "5: the pipeline lacks 'nodes': say what becomes of"),
+        (SMALL + "    <<: {where: a}\n", "9: a merge key (<<) stands in nodes.Person: write out what it would bring"),
+        (SMALL + "---\na: b\n", "9: no YAML: expected a single document in the stream, but found another document"),
         ("[" * 100_000, "1: no pipeline: it is nested too deep"),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 import omniray
 from omniray import Graph, InputError, WriteResult
 from omniray.engine import row_sink
+from omniray.engine.author import Author
 from omniray.engine.errors import PayloadMismatch
 from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.lease import Lease
@@ -23,7 +24,6 @@ from omniray.engine.sidecar import STAGING, Sidecars
 from omniray.engine.state import PinnedState, TableCache
 from omniray.engine.store import open_store
 from omniray.engine.tables import TableStorage
-from omniray.engine.write import Author
 from tests.graphs import files_below
 
 SCHEMA = """

@@ -11,13 +11,14 @@ import pytest
 
 import omniray
 from omniray.engine import table_part
+from omniray.engine.author import Author
 from omniray.engine.identity import new_ulid
 from omniray.engine.load_options import LoadOptions
 from omniray.engine.sidecar import SidecarIntent
 from omniray.engine.store import open_store
 from omniray.engine.table_part import Minted, TablePart
 from omniray.engine.tables import StagedRows
-from omniray.engine.write import Author, WriteResult
+from omniray.engine.write import WriteResult
 from tests.graphs import new_graph, people
 from tests.stores import Root
 

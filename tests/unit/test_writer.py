@@ -182,6 +182,21 @@ def test_a_loser_waits_longer_from_loss_to_loss_and_gives_up_in_the_end(opened: 
     assert parts.rows() == []
 
 
+def test_a_writer_that_was_suspended_while_it_lost_tries_again(opened: Callable[[], Parts]) -> None:
+    parts, fast = opened(), opened()
+    put, names = parts.log.put, iter(["rome"])
+
+    def late_once(obj: CommitObject) -> Answer:
+        for name in names:
+            parts.clock.now_s += 2 * COMMIT_TIMEOUT_S
+            fast.writer.commit(Adding(fast.schema, {CITY: [name]}))
+        return put(obj)
+
+    parts.log.put = late_once  # type: ignore[method-assign]
+    add(parts, "ann")
+    assert (parts.rows(), parts.rows(CITY)) == (["ann"], ["rome"])
+
+
 # Refusals
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ulid import ULID
 
+from omniray.engine.author import Author
 from omniray.engine.errors import OmnirayError
 from omniray.engine.keylog import FRUGAL
 from omniray.engine.load_options import LoadOptions, OnError
-from omniray.engine.write import Author
 from omniray.workers.kept_graphs import check_same
 from omniray.workers.spark.stage import Ticket, unpacked
 

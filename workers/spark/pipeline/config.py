@@ -168,21 +168,24 @@ class _Reader:
         for key, what in _NEEDED.items():
             if key not in root:
                 root.lacks(key, what)
-        actor, rejects = root.text("actor"), root.text("rejects")
+        actor, rejects = root.text("actor"), self._rejects(root)
         sources = self._sources(root.section("sources"))
         nodes = self._mappings(root.section("nodes"), sources)
         edges = self._mappings(root.section("edges"), sources)
-        if "nodes" not in root and "edges" not in root:
+        if not root.section("nodes").names() and not root.section("edges").names():
             root.lacks("nodes", "say what becomes of the sources, under 'nodes' and 'edges'")
         return Pipeline(
             self._faults.file,
             self._graph(root.section("graph", ("uri", "storage_options"))),
             root.choice("mode", _MODES, Mode.APPEND),
             actor.value if actor else "",
-            self._path(rejects) if rejects else "",
+            self._path(rejects),
             nodes,
             edges,
         )
+
+    def _rejects(self, root: Section) -> Text:
+        return root.required("rejects", "./rejects") if "rejects" in root else Text("", root.line)
 
     def _graph(self, section: Section) -> GraphPlace:
         uri = section.required("uri", "./social")
@@ -210,7 +213,7 @@ class _Reader:
 
     def _paths(self, section: Section) -> tuple[str, ...]:
         paths = section.texts("path")
-        if "path" not in section:
+        if not paths or not all(path.value.strip() for path in paths):
             section.lacks("path", "give it, such as `path: people.csv`")
         return tuple(self._path(path) for path in paths)
 
@@ -234,8 +237,8 @@ class _Reader:
         source = section.required("from", next(iter(sources), "people"))
         if source.value and source.value not in sources:
             self._faults.add(source.line, f"no source {source.value!r}; {did_you_mean(source.value, sources)}")
-        columns = section.pairs("columns")
-        if not section.section("columns").names():
+        columns, given = section.pairs("columns"), section.section("columns")
+        if not given.names() and given.is_mapping:
             section.lacks("columns", "write `property: expression` for each")
         clean = self._clean(section)
         deduplicate = self._deduplicate(section)

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, StringType
+from pyspark.sql.types import BooleanType, DataType, StringType, StructType
 
 from omniray.engine.schema import Scalar, ScalarType
 from omniray.workers.spark.pipeline.config import Clean, Format, Source
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _BLANKS = " \t\r\n\f\v"
-_JAVA_CLASS = re.compile(r"^(?:\w+\.)+\w*(?:Exception|Error): (?=.)")
+_JAVA_CLASSES = re.compile(r"^(?:(?:\w+\.)+\w*(?:Exception|Error): (?=.))+")
 
 _CLEANED: Mapping[Clean, Callable[[Column], Column]] = {
     Clean.TRIM: lambda text: F.btrim(text, F.lit(_BLANKS)),
@@ -85,10 +85,16 @@ def _mapped(source: DataFrame, plan: TypePlan, faults: Faults) -> DataFrame | No
         faults.add(where.line, f"{title}.where is no condition: write one that is true for the rows to keep")
     columns = [_column(source, plan, name, text, faults).alias(name) for name, text in plan.columns.items()]
     if by is not None and _type(source, by, f"{title}.deduplicate", faults) is not None:
+        _analysed(lambda: source.sort(F.expr(by.value)), by, f"{title}.deduplicate", faults)
         columns.append(F.expr(by.value).alias(BY))
     if len(faults.found) > count:
         return None
-    rows = source if where is None else source.where(F.expr(where.value))
+    rows = source
+    if where is not None:
+        chosen = _analysed(lambda: source.where(F.expr(where.value)), where, f"{title}.where", faults)
+        if chosen is None:
+            return None
+        rows = chosen
     return rows.select(columns)
 
 
@@ -108,13 +114,30 @@ def _column(source: DataFrame, plan: TypePlan, name: str, text: Text, faults: Fa
 
 
 def _type(source: DataFrame, text: Text, title: str, faults: Faults) -> DataType | None:
-    """The type of an expression over the source; None, and a fault, if Spark can't make sense of it."""
+    """The type of an expression over each row of the source; None, and a fault, if Spark can't make sense of it.
+
+    Beside a column no aggregate can stand, and inside of a struct nothing that makes several rows of one: each row of
+    the source is to be one of the type.
+    """
+    beside = [F.col(f"`{name.replace('`', '``')}`") for name in source.columns if source.columns.count(name) == 1]
+    found = _analysed(lambda: source.select(F.struct(F.expr(text.value)), *beside[:1]), text, title, faults)
+    if found is None:
+        return None
+    inner = found.schema.fields[0].dataType
+    assert isinstance(inner, StructType), "as it was asked for"
+    if len(inner.fields) != 1:
+        faults.add(text.line, f"{title}: `{text}` gives {len(inner.fields)} values: write an expression of one")
+        return None
+    return inner.fields[0].dataType
+
+
+def _analysed(make: Callable[[], DataFrame], text: Text, title: str, faults: Faults) -> DataFrame | None:
+    """A frame whose names and types Spark has looked at; None, and a fault, if it found one."""
     try:
-        fields = source.select(F.expr(text.value)).schema.fields
+        return make()
     except PySparkException as error:
         faults.add(text.line, f"{title}: {sentence(error)}")
         return None
-    return fields[0].dataType
 
 
 def _conformed(mapped: DataFrame, plan: TypePlan) -> DataFrame:
@@ -130,5 +153,5 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 def sentence(error: PySparkException | Py4JJavaError) -> str:
     """The one line of the message that a person needs."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    first = _JAVA_CLASS.sub("", text.strip().partition("\n")[0])
+    first = _JAVA_CLASSES.sub("", text.strip().partition("\n")[0])
     return first.partition(" SQLSTATE:")[0].rstrip(" ;.")

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PythonException
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from omniray.engine.errors import InputError, InvariantViolation, NotFound
+from omniray.engine.errors import InputError, InvariantViolation, NotFound, StorageError
 from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.mode import Mode
 from omniray.engine.schema import DST, ID, SRC, EdgeType
@@ -26,7 +27,7 @@ from omniray.workers.spark.options import Target
 from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
 from omniray.workers.spark.pipeline.config import Pipeline, read_pipeline
 from omniray.workers.spark.pipeline.conforming import DETAIL, REASON, ROW
-from omniray.workers.spark.pipeline.frames import SPARK_ERRORS, conformed_frames, sentence
+from omniray.workers.spark.pipeline.frames import conformed_frames, sentence
 from omniray.workers.spark.pipeline.pinned import pinned
 from omniray.workers.spark.pipeline.plan import TypePlan, plan
 from omniray.workers.spark.pipeline.reasons import Reason
@@ -96,8 +97,12 @@ def _plain_errors() -> Iterator[None]:
         yield
     except PythonException:
         raise
-    except SPARK_ERRORS as error:
+    except PySparkException as error:
         raise InputError(f"Spark gave up on the pipeline: {sentence(error)}") from error
+    except Py4JJavaError as error:
+        raise StorageError(f"Spark gave up on the pipeline: {sentence(error)}; run it again with its run id") from error
+    except Py4JNetworkError as error:
+        raise StorageError("Spark's Java has ended; run the pipeline again with its run id") from error
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ class _Run:
     def done(self) -> Report:
         plans = plan(self.pipeline, self.graph.schema)
         frames = conformed_frames(self.spark, plans, self.pipeline.file)
+        self._make_place_for_rejects()
         judged, counts = self._judged(plans, frames)
         self._write_rejects(judged, counts)
         report = replace(self.report, types=tuple(counts))
@@ -160,14 +166,26 @@ class _Run:
         rejected = {reason.value: found[reason.value] for reason in Reason if found[reason.value]}
         return TypeCounts(name, read, accepted, rejected)
 
+    def _make_place_for_rejects(self) -> None:
+        """A place that can't be written to is better found before the work than after it."""
+        context = self.spark.sparkContext
+        path = context._jvm.org.apache.hadoop.fs.Path(self._rejects_place)  # type: ignore[union-attr]
+        try:
+            path.getFileSystem(context._jsc.hadoopConfiguration()).mkdirs(path)
+        except Py4JJavaError as error:
+            raise InputError(f"rejects can't be written to {self.pipeline.rejects}: {sentence(error)}") from error
+
+    @property
+    def _rejects_place(self) -> str:
+        return f"{self.pipeline.rejects}/run_id={self.report.run_id}"
+
     def _write_rejects(self, judged: Sequence[Judgement], counts: Sequence[TypeCounts]) -> None:
         """Replace what an earlier try of the same run has rejected, be it by nothing."""
         tables = [_rejects_of(one) for one, found in zip(judged, counts, strict=True) if found.rejected]
         rejects = reduce(DataFrame.unionByName, tables, self.spark.createDataFrame([], REJECTS))
-        place = f"{self.pipeline.rejects}/run_id={self.report.run_id}"
-        rejects.write.mode("overwrite").parquet(place)
+        rejects.write.mode("overwrite").parquet(self._rejects_place)
         if tables:
-            self.tell(f"rejected rows are in {place}")
+            self.tell(f"rejected rows are in {self._rejects_place}")
 
     def _refuse_emptying(self, counts: Sequence[TypeCounts]) -> None:
         """Rows that are all bad must not pass for a table of no rows, which an overwrite would leave empty."""

@@ -16,7 +16,7 @@ from omniray.engine.errors import InputError
 from omniray.engine.grammar import TEXT_BYTES_MAX, did_you_mean
 
 FAULTS_SHOWN_MAX = 20
-_NULL = "tag:yaml.org,2002:null"
+_NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"
 _FLAGS: Mapping[str, bool] = {"true": True, "yes": True, "false": False, "no": False}
 
 Option = TypeVar("Option", bound=str)
@@ -62,6 +62,7 @@ class Section:
         self.title, self.line, self.faults = title, line, faults
         self._values: dict[str, yaml.Node] = {}
         self._lines: dict[str, int] = {}
+        self.is_mapping = node is None or isinstance(node, yaml.MappingNode) or _is_null(node)
         self._is_clear = node is not None  # of a section that is not there, that is all there is to tell
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
@@ -75,7 +76,10 @@ class Section:
 
     def _take(self, key: yaml.Node, value: yaml.Node, keys: Sequence[str]) -> None:
         line = line_of(key)
-        if not isinstance(key, yaml.ScalarNode):
+        if key.tag == _MERGE:
+            self._is_clear = False
+            self.faults.add(line, f"a merge key (<<) stands in {self}: write out what it would bring")
+        elif not isinstance(key, yaml.ScalarNode):
             self.faults.add(line, f"a key of {self} is no plain name: write `key: value`")
         elif keys and key.value not in keys:
             self._is_clear = False
@@ -174,7 +178,7 @@ def compose(text: str, faults: Faults) -> yaml.Node:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        faults.add(mark.line + 1 if mark else 1, f"no YAML: {error.problem or error.context}")
+        faults.add(mark.line + 1 if mark else 1, f"no YAML: {_said(error)}")
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         faults.add(line, f"no YAML: the character #x{error.character:04x} can't stand in it")
@@ -182,6 +186,12 @@ def compose(text: str, faults: Faults) -> yaml.Node:
         faults.add(1, "no pipeline: it is nested too deep")
     faults.refuse()
     return yaml.MappingNode("tag:yaml.org,2002:map", []) if root is None else root
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    """What a parser has to say; of some faults the first half of the sentence is the context."""
+    problem, context = error.problem or "", error.context or ""
+    return f"{context}, {problem}" if problem.startswith("but ") else problem or context
 
 
 def line_of(node: yaml.Node) -> int:

@@ -1,0 +1,24 @@
+"""Who writes, and for which tenant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omniray.engine.errors import InputError
+
+NAME_CHARS_MAX = 256
+_NAME_SHOWN_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """For whom a write is made. Names go into the history, and from there to terminals: each is one printable line."""
+
+    actor: str = ""
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        for what, name in (("actor", self.actor), ("tenant", self.tenant)):
+            if not (isinstance(name, str) and name.isprintable() and len(name) <= NAME_CHARS_MAX):
+                shown = repr(name)[:_NAME_SHOWN_MAX]
+                raise InputError(f"no {what} {shown}: use one line of at most {NAME_CHARS_MAX} printable characters")
