@@ -130,20 +130,26 @@ def rates(rows: int, rounds: int) -> Section:
     )
 
 
-def memory(rows: int) -> Section:
-    """The most that everything held in a write of ten times the rows, beside that of one."""
-    small, large = (in_fresh_process("bench.spark", "--held", str(count))["held_bytes"] for count in (rows, 10 * rows))
+def memory(rows: int, rounds: int) -> Section:
+    """The most that everything held in a write of ten times the rows, beside that of one; Java varies by itself."""
+    held = [[_held_bytes(count) for count in (rows, 10 * rows)] for _ in range(rounds)]
+    small, large = (median(column) for column in zip(*held, strict=True))
 
-    def gibibytes(held: int) -> str:
+    def gibibytes(held: float) -> str:
         return f"{held / (1 << 30):.2f} GiB"
 
     figure = Figure("memory", gibibytes(large), gibibytes(small), large / small, times(FLAT_TIMES))
     return Section(
         "memory",
         f"Memory of a direct write of {10 * rows:,} rows, beside {rows:,}",
-        "The peak over the driver, its JVM and its workers, what they share counted once.",
+        "The peak over the driver, its JVM and its workers, what they share counted once; medians of "
+        f"{rounds} processes each.",
         (figure,),
     )
+
+
+def _held_bytes(rows: int) -> int:
+    return int(in_fresh_process("bench.spark", "--held", str(rows))["held_bytes"])
 
 
 def held(rows: int) -> dict[str, Any]:
@@ -169,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     if console.width < WIDTH_MIN:
         console = Console(width=WIDTH_MIN)
-    done = [rates(args.rows, args.rounds), memory(args.rows // 5)]
+    done = [rates(args.rows, args.rounds), memory(args.rows // 5, args.rounds)]
     for section in done:
         print_section(console, section)
     if args.json is not None:
