@@ -43,6 +43,7 @@ from omniray.engine.version_names import final_path, history_path
 STORAGE_VERSION = "2.1"
 _RANGES_MAX = 64
 _STAGED_BATCH_ROWS = 65_536
+_STAGED_BATCHES_AHEAD = 4  # Lance would hold sixteen
 
 
 class VersionTaken(Exception):
@@ -156,7 +157,9 @@ class TableStorage:
             with storage_errors(type):
                 path = f"{self.uri(type)}/data/{file}"
                 reader = LanceFileReader(path, storage_options=self._store.lance_options, columns=schema.names)
-                for batch in reader.read_all(batch_size=_STAGED_BATCH_ROWS).to_batches():
+                for batch in reader.read_all(
+                    batch_size=_STAGED_BATCH_ROWS, batch_readahead=_STAGED_BATCHES_AHEAD
+                ).to_batches():
                     yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
     def forget_rows(self, type: ElementType, staged: StagedRows) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import shutil
 import sys
@@ -248,6 +249,7 @@ def test_a_source_gets_as_many_edges_as_it_may_have(project: Project) -> None:
 @pytest.fixture
 def database(spark: SparkSession) -> str:
     """A table of people in a database that lives in Spark's own JVM; its address."""
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", os.devnull)  # else it logs where we are
     url = f"jdbc:derby:memory:{new_ulid()}"
     connection = spark._jvm.java.sql.DriverManager.getConnection(f"{url};create=true")
     statement = connection.createStatement()
