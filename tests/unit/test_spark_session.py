@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,17 @@ def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"Spark is not installed: pip install 'omniray\[spark\]'"):
         session.session("test")
+
+
+def test_a_java_that_can_t_start_spark_is_one_line(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o700)
+    code = "from omniray.workers.spark.session import session; session('none')"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment | {"JAVA_HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert f"InputError: the Java at {tmp_path} can't start Spark, which needs Java 17 or newer" in ended.stderr
