@@ -17,8 +17,9 @@ _PROC = Path("/proc")
 class PeakMemory:
     """The most that this process and its descendants held together in a block, pages that they share counted once."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = SAMPLE_EVERY_S) -> None:
         self.peak_bytes = 0
+        self._every_s = every_s
         self._done = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
@@ -35,7 +36,7 @@ class PeakMemory:
     def _watch(self) -> None:
         while True:
             self.peak_bytes = max(self.peak_bytes, held_bytes(os.getpid()))
-            if self._done.wait(SAMPLE_EVERY_S):
+            if self._done.wait(self._every_s):
                 return
 
 
