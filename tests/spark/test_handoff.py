@@ -214,16 +214,14 @@ def test_workers_wait_no_longer_when_a_later_run_has_failed(
 
 
 @pytest.fixture
-def server_pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which the process ids of the next handoff's servers will be."""
+def server_pids(tmp_path: Path, pids: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the process ids of the next handoff's servers will be, for whoever kills them."""
     found = handoff._locations
 
-    def noted(workers: Any, *run: Any) -> tuple[str, ...]:
-        import ray
-
-        pids = ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers])
-        (tmp_path / "pids").write_text(json.dumps(pids))
-        return found(workers, *run)
+    def noted(*run: Any) -> tuple[str, ...]:
+        locations = found(*run)
+        (tmp_path / "pids").write_text(json.dumps(pids[-1]))
+        return locations
 
     monkeypatch.setattr(handoff, "_locations", noted)
     return tmp_path

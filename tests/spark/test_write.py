@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,8 +94,8 @@ def test_frames_of_a_transaction_land_at_once(spark: SparkSession, any_root: Roo
     with new_graph(any_root) as graph:
         knows = people(spark, 9).selectExpr("name as `from`", "'p0' as `to`")
         with graph.spark_transaction(actor="etl") as tx:
-            tx.write(people(spark, 9), "Person")
-            tx.write(knows, "Knows")
+            assert tx.write(people(spark, 9), "Person") == 9
+            assert tx.write(knows, "Knows") == 9
         assert (tx.result.affected_nodes, tx.result.affected_edges) == (9, 9)
         assert [(e.actor, e.tables) for e in graph.history(1)] == [("etl", ("edge:Knows", "node:Person"))]
 
@@ -106,6 +107,21 @@ def test_a_transaction_that_is_left_by_an_error_commits_nothing(spark: SparkSess
         with pytest.raises(RuntimeError, match="changed my mind"), tx:
             raise RuntimeError("changed my mind")
         assert names(graph) == []
+
+
+def test_a_frame_that_does_not_fit_is_told_when_it_is_written_and_its_transaction_never_lands(
+    spark: SparkSession, disk: Root
+) -> None:
+    with new_graph(disk) as graph:
+        unfit = people(spark, 9).selectExpr("name", "5000000000 as age")
+        tx = graph.spark_transaction()
+        tx.write(people(spark, 9_000), "Person")
+        with pytest.raises(omniray.RecordError, match="5000000000 is not"):
+            tx.write(unfit, "Person")
+        with pytest.raises(omniray.RecordError, match="5000000000 is not"), tx:
+            """Who goes on all the same is told again."""
+        assert names(graph) == []
+        assert list((Path(graph.uri) / "__recovery").iterdir()) == []
 
 
 def test_a_write_with_the_same_id_is_applied_once(spark: SparkSession, disk: Root) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from omniray.engine.errors import InputError
+from omniray.engine.errors import InputError, OmnirayError
 from omniray.engine.load_options import LoadOptions
 from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.options import Target
-from omniray.workers.spark.stage import Ticket, begin, stage_batches
+from omniray.workers.spark.stage import Ticket, begin, stage_batches, unpacked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class SparkTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self._result = commit_on(self._graph, self._ticket, self._types, self._parts)
+            self._result = self._commit()
 
     @property
     def txn_id(self) -> str:
@@ -51,16 +51,25 @@ class SparkTransaction:
             raise InputError("the transaction is not committed: its result is there when its block has ended")
         return self._result
 
-    def write(self, frame: DataFrame, type: str) -> None:
-        """Stage the rows of a frame, in its executors; raises the error of a row that does not fit."""
+    def write(self, frame: DataFrame, type: str) -> int:
+        """Stage the rows of a frame, in its executors; how many they are. Raises the error of one that does not fit."""
         from omniray.workers.spark.types import check_frame
 
         if self._result is not None:
             raise InputError("the transaction is committed: begin another one")
         check_frame(frame.schema, self._graph.schema.type(type))
-        staged = frame.mapInArrow(_staging(self._ticket, type), f"{PART} binary").collect()
+        found = frame.mapInArrow(_staging(self._ticket, type), f"{PART} binary").collect()
+        parts = [bytes(row[PART]) for row in found]
         self._types.append(type)
-        self._parts += [bytes(row[PART]) for row in staged]
+        self._parts += parts
+        made = [unpacked(part) for part in parts]
+        staged = [part for part in made if not isinstance(part, OmnirayError)]
+        if len(staged) < len(made):
+            self._commit()  # raises the error, and lets go of what was staged beside it
+        return sum(part.row_count for part in staged)
+
+    def _commit(self) -> WriteResult:
+        return commit_on(self._graph, self._ticket, self._types, self._parts)
 
 
 def transaction(graph: Graph | Client, *, mode: str, txn_id: str | None, actor: str, tenant: str) -> SparkTransaction:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
@@ -23,6 +24,10 @@ from omniray.workers.spark.pipeline.pinned import PinnedGraph
 from omniray.workers.spark.pipeline.plan import TypePlan
 from omniray.workers.spark.pipeline.reasons import Reason
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHOOSES_PARTITIONS = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 PASSES_MAX = 64
 _SHOWN_CHARS_MAX = 80
 _SHOWN_KEYS_MAX = 3
@@ -30,10 +35,25 @@ _RANK, _USED, _COUNT, _AHEAD = "#rank", "#used", "#count", "#ahead"
 
 
 class Held:
-    """Frames that are computed once, until the run ends."""
+    """Frames that are computed once, until the run ends.
 
-    def __init__(self) -> None:
+    Meanwhile Spark may choose how many partitions they have. It would make hundreds of the little that a rule mostly
+    finds, and each later job would have as many tasks to read it, which takes longer than all the work.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._conf = spark.conf
+        self._chose = str(self._conf.get(CHOOSES_PARTITIONS))
         self._frames: list[DataFrame] = []
+
+    def __enter__(self) -> Self:
+        self._conf.set(CHOOSES_PARTITIONS, "true")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._conf.set(CHOOSES_PARTITIONS, self._chose)
+        while self._frames:
+            self._frames.pop().unpersist()
 
     def hold(self, frame: DataFrame, level: StorageLevel = StorageLevel.DISK_ONLY) -> DataFrame:
         self._frames.append(frame.persist(level))
@@ -42,10 +62,6 @@ class Held:
     def found(self, frame: DataFrame) -> DataFrame | None:
         """What a rule found, computed now; None if that is nothing."""
         return frame if self.hold(frame, StorageLevel.MEMORY_AND_DISK).count() else None
-
-    def release(self) -> None:
-        while self._frames:
-            self._frames.pop().unpersist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +80,15 @@ class Judgement:
     """
 
     plan: TypePlan
+    held: Held
     refused: DataFrame
     live: DataFrame
     fallen: list[DataFrame] = field(default_factory=list)
 
     @classmethod
-    def of(cls, plan: TypePlan, conformed: DataFrame) -> Judgement:
+    def of(cls, plan: TypePlan, conformed: DataFrame, held: Held) -> Judgement:
         refused = conformed.where(F.col(REASON).isNotNull()).select(REASON, DETAIL, ROW)
-        return cls(plan, refused, conformed.where(F.col(REASON).isNull()).drop(REASON, DETAIL, ROW))
+        return cls(plan, held, refused, conformed.where(F.col(REASON).isNull()).drop(REASON, DETAIL, ROW))
 
     def drop(self, met: DataFrame, on: Sequence[str], fault: Fault) -> None:
         """Let all rows fall that meet what a rule found."""
@@ -92,6 +109,7 @@ class Judgement:
             within = within.join(ahead.withColumn(_AHEAD, F.lit(True)), ahead.columns, "left")
             order = [F.asc_nulls_last(_AHEAD), *order]
         ranked = within.withColumn(_RANK, F.row_number().over(Window.partitionBy(*on).orderBy(*order)))
+        self.held.hold(ranked, StorageLevel.MEMORY_AND_DISK)
         self._fall(ranked.where(F.col(_RANK) > most), fault)
         kept = ranked.where(F.col(_RANK) <= most).select(self.live.columns)
         self.live = self.live.join(met, list(on), "left_anti").unionByName(kept)
@@ -108,37 +126,34 @@ class Judgement:
         return [*by, F.to_json(F.struct(*self.plan.columns))]
 
 
-def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGraph, held: Held) -> None:
+def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGraph) -> None:
     """Let every row fall that breaks a rule; `nodes` are the ids of the nodes that this run accepts, by type."""
     type = judgement.plan.type
     if isinstance(type, EdgeType):
-        _drop_orphans(judgement, type, nodes, pinned, held)
+        _drop_orphans(judgement, type, nodes, pinned)
     if judgement.plan.identity(pinned.mode):
-        _drop_existing(judgement, pinned, held)
-        _drop_duplicates(judgement, pinned.mode, held)
+        _drop_existing(judgement, pinned)
+        _drop_duplicates(judgement, pinned.mode)
     for _ in range(PASSES_MAX):
         before = len(judgement.fallen)
         for constraint in _uniques(judgement.plan, pinned.mode):
-            _drop_taken(judgement, constraint, pinned, held)
-            _drop_repeated(judgement, constraint, held)
+            _drop_taken(judgement, constraint, pinned)
+            _drop_repeated(judgement, constraint)
         # A merged row that falls no longer displaces the one of the graph, whose values are taken again then.
         if pinned.mode is not Mode.MERGE or len(judgement.fallen) == before:
             break
     else:
         raise ConstraintViolation(f"{type.name}: rows still break @unique after {PASSES_MAX} passes; mend the source")
     if isinstance(type, EdgeType) and type.cardinality != ANY_CARDINALITY:
-        _drop_crowded(judgement, type, pinned, held)
-        _drop_sparse(judgement, type, pinned, held)
+        _drop_crowded(judgement, type, pinned)
+        _drop_sparse(judgement, type, pinned)
 
 
-def _drop_orphans(
-    judgement: Judgement, edge: EdgeType, nodes: Mapping[str, DataFrame], pinned: PinnedGraph, held: Held
-) -> None:
+def _drop_orphans(judgement: Judgement, edge: EdgeType, nodes: Mapping[str, DataFrame], pinned: PinnedGraph) -> None:
     """Edges without one of their nodes. Only the ids at their ends are moved, each of them once."""
     ends = ((SRC, edge.source), (DST, edge.target))
-    written = judgement.live
     missing = {
-        node: _missing(written, [end for end, name in ends if name == node], node, nodes, pinned, held)
+        node: _missing(judgement, [end for end, name in ends if name == node], node, nodes, pinned)
         for node in {edge.source, edge.target}
     }
     for end, node in ends:
@@ -149,32 +164,32 @@ def _drop_orphans(
 
 
 def _missing(
-    written: DataFrame, ends: Sequence[str], node: str, nodes: Mapping[str, DataFrame], pinned: PinnedGraph, held: Held
+    judgement: Judgement, ends: Sequence[str], node: str, nodes: Mapping[str, DataFrame], pinned: PinnedGraph
 ) -> DataFrame | None:
     """The ids at the ends that no accepted node has, and none of the graph that stays."""
-    ids = written.select(F.explode(F.array(*ends)).alias(ID)).distinct()
+    ids = judgement.live.select(F.explode(F.array(*ends)).alias(ID)).distinct()
     if node in nodes:
         ids = ids.join(nodes[node], ID, "left_anti")
     if pinned.has(node):
         ids = ids.join(pinned.rows(node, (ID,)), ID, "left_anti")
-    return held.found(ids)
+    return judgement.held.found(ids)
 
 
-def _drop_existing(judgement: Judgement, pinned: PinnedGraph, held: Held) -> None:
+def _drop_existing(judgement: Judgement, pinned: PinnedGraph) -> None:
     """Appended rows whose id the graph has."""
     name = judgement.plan.name
     if pinned.mode is not Mode.APPEND or not pinned.has(name):
         return
-    taken = held.found(pinned.rows(name, (ID,)).join(judgement.live.select(ID), ID, "left_semi"))
+    taken = judgement.held.found(pinned.rows(name, (ID,)).join(judgement.live.select(ID), ID, "left_semi"))
     if taken is not None:
         detail = F.concat(F.lit(f"{name} '"), _shown(ID), F.lit("' exists already; mode 'merge' would replace it"))
         judgement.drop(taken, [ID], Fault(Reason.EXISTS, detail))
 
 
-def _drop_duplicates(judgement: Judgement, mode: Mode, held: Held) -> None:
+def _drop_duplicates(judgement: Judgement, mode: Mode) -> None:
     """All rows of a key but the one that the file's order puts first."""
     on, name = judgement.plan.identity(mode), judgement.plan.name
-    repeated = _repeated(judgement.live, on, held)
+    repeated = _repeated(judgement, on)
     if repeated is None:
         return
     if judgement.plan.mapping.deduplicate.keep is Keep.FAIL:
@@ -194,22 +209,22 @@ def _uniques(plan: TypePlan, mode: Mode) -> list[Unique]:
     return [c for c in plan.type.constraints if isinstance(c, Unique) and set(c.properties) != known]
 
 
-def _drop_taken(judgement: Judgement, unique: Unique, pinned: PinnedGraph, held: Held) -> None:
+def _drop_taken(judgement: Judgement, unique: Unique, pinned: PinnedGraph) -> None:
     """Rows with the values of one of the graph that stays."""
     name, on = judgement.plan.name, unique.properties
     if not pinned.has(name):
         return
     there = _staying(judgement, pinned, on)
-    taken = held.found(there.select(*on).join(judgement.live.select(*on), list(on), "left_semi").distinct())
+    taken = judgement.held.found(there.select(*on).join(judgement.live.select(*on), list(on), "left_semi").distinct())
     if taken is not None:
         detail = F.concat(F.lit(f"@unique violation on {name}.{','.join(on)}: '"), _shown(*on), F.lit("' is taken"))
         judgement.drop(taken, on, Fault(Reason.UNIQUE, detail))
 
 
-def _drop_repeated(judgement: Judgement, unique: Unique, held: Held) -> None:
+def _drop_repeated(judgement: Judgement, unique: Unique) -> None:
     """All but the first of the rows that agree."""
     name, on = judgement.plan.name, unique.properties
-    repeated = _repeated(judgement.live, on, held)
+    repeated = _repeated(judgement, on)
     if repeated is not None:
         detail = F.concat(
             F.lit(f"@unique violation on {name}.{','.join(on)}: another row has '"), _shown(*on), F.lit("'")
@@ -217,12 +232,13 @@ def _drop_repeated(judgement: Judgement, unique: Unique, held: Held) -> None:
         judgement.keep_first(repeated, on, Fault(Reason.UNIQUE, detail))
 
 
-def _drop_crowded(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph, held: Held) -> None:
+def _drop_crowded(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> None:
     """Just enough edges of each source that would have too many. One that only replaces another takes no place."""
     most = edge.cardinality.high
     if most is None:
         return
-    crowded = held.found(_degrees(judgement, pinned).where(F.col(_COUNT) + F.col(_USED) > most).select(SRC, _USED))
+    degrees = _degrees(judgement, pinned)
+    crowded = judgement.held.found(degrees.where(F.col(_COUNT) + F.col(_USED) > most).select(SRC, _USED))
     if crowded is None:
         return
     on = judgement.plan.identity(pinned.mode)
@@ -231,12 +247,12 @@ def _drop_crowded(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph, hel
     judgement.keep_first(crowded, [SRC], _card(edge), F.lit(most) - F.col(_USED), ahead)
 
 
-def _drop_sparse(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph, held: Held) -> None:
+def _drop_sparse(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> None:
     """All edges of each source that would have too few."""
     least = edge.cardinality.low
     if least <= 1:
         return  # a source that gets an edge has one
-    sparse = held.found(_degrees(judgement, pinned).where(F.col(_COUNT) + F.col(_USED) < least).select(SRC))
+    sparse = judgement.held.found(_degrees(judgement, pinned).where(F.col(_COUNT) + F.col(_USED) < least).select(SRC))
     if sparse is not None:
         judgement.drop(sparse, [SRC], _card(edge))
 
@@ -259,10 +275,10 @@ def _staying(judgement: Judgement, pinned: PinnedGraph, columns: Sequence[str]) 
     return rows.join(judgement.live.select(*on), list(on), "left_anti")
 
 
-def _repeated(live: DataFrame, on: Sequence[str], held: Held) -> DataFrame | None:
+def _repeated(judgement: Judgement, on: Sequence[str]) -> DataFrame | None:
     """The values that several rows have, none of them null."""
-    whole = live.dropna(subset=list(on)).groupBy(*on).agg(F.count("*").alias(_COUNT))
-    return held.found(whole.where(F.col(_COUNT) > 1).select(*on))
+    whole = judgement.live.dropna(subset=list(on)).groupBy(*on).agg(F.count("*").alias(_COUNT))
+    return judgement.held.found(whole.where(F.col(_COUNT) > 1).select(*on))
 
 
 def _shown(*columns: str) -> Column:

@@ -76,11 +76,8 @@ def run(
         tell(f"run {run_id} on {graph.uri}")
         if _is_committed(graph, run_id):
             return replace(report, commit_id=run_id, repeated=True)
-        held = Held()
-        try:
+        with Held(spark) as held:
             return _Run(pipeline, spark, graph, report, held, tell).done()
-        finally:
-            held.release()
 
 
 def _is_committed(graph: Graph | Client, run_id: str) -> bool:
@@ -139,8 +136,8 @@ class _Run:
             self.tell(f"{one.name}: reading {one.mapping.source.name}")
             conformed = self.held.hold(frames[one.name])
             by_reason = _by_reason(conformed)
-            judgement = Judgement.of(one, conformed)
-            judge(judgement, nodes, state, self.held)
+            judgement = Judgement.of(one, conformed, self.held)
+            judge(judgement, nodes, state)
             judged.append(judgement)
             counts.append(self._counted(judgement, by_reason))
             self.tell(f"{one.name}: {counts[-1]}")
@@ -149,22 +146,19 @@ class _Run:
         return judged, counts
 
     def _counted(self, judgement: Judgement, by_row: Mapping[str | None, int]) -> TypeCounts:
-        """The counts of a type; `by_row` are those of the rules of single rows, under None what kept them."""
-        name, read, found = judgement.plan.name, sum(by_row.values()), Counter(by_row)
+        """The counts of a type; `by_row` are those of the rules of single rows, under None what kept them.
+
+        What is left is accepted. It is not counted, which would take as long as a rule: it is when it is staged.
+        """
+        found = Counter(by_row)
         if judgement.fallen:
             fallen = self.held.hold(reduce(DataFrame.unionByName, judgement.fallen))
             judgement.fallen = [fallen]
-            kept = F.lit(None).cast("string").alias(REASON)
-            found[None] = 0
-            found.update(_by_reason(fallen.select(REASON).unionByName(judgement.live.select(kept))))
-        accepted, out = found[None], found.total() - found[None]
-        if accepted + out != read:
-            raise InputError(
-                f"{name}: {read} rows were read, but {accepted} accepted and {out} rejected: "
-                "the source or an expression gives other rows each time; let it give the same, without rand()"
-            )
+            let_fall = _by_reason(fallen)
+            found.update(let_fall)
+            found[None] -= sum(let_fall.values())
         rejected = {reason.value: found[reason.value] for reason in Reason if found[reason.value]}
-        return TypeCounts(name, read, accepted, rejected)
+        return TypeCounts(judgement.plan.name, sum(by_row.values()), found[None], rejected)
 
     def _make_place_for_rejects(self) -> None:
         """A place that can't be written to is better found before the work than after it."""
@@ -200,9 +194,9 @@ class _Run:
     def _committed(self, report: Report, judged: Sequence[Judgement]) -> Report:
         actor = self.pipeline.actor or ACTOR
         with self.graph.spark_transaction(mode=self.pipeline.mode, txn_id=report.run_id, actor=actor) as tx:
-            for one in judged:
+            for one, counted in zip(judged, report.types, strict=True):
                 self.tell(f"{one.plan.name}: staging")
-                tx.write(_to_write(one), one.plan.name)
+                _check_rows(counted, tx.write(_to_write(one), one.plan.name))
         self._confirm(tx.result, report)
         types = tuple(replace(one, committed=one.accepted) for one in report.types)
         return replace(report, commit_id=tx.result.commit_id, repeated=tx.result.repeated, types=types)
@@ -215,6 +209,16 @@ class _Run:
                 f"run {report.run_id} committed {affected} rows, but {accepted} were accepted: look at what it wrote",
                 commit_id=result.commit_id, affected=affected, accepted=accepted,
             )  # fmt: skip
+
+
+def _check_rows(counted: TypeCounts, staged: int) -> None:
+    """Rows that differ from one reading to the next would land in part, or twice."""
+    if staged != counted.accepted:
+        raise InputError(
+            f"{counted.type}: {counted.accepted} of {counted.read} rows were accepted, but {staged} came to be staged; "
+            "nothing was committed: the source or an expression gives other rows each time; let it give the same, "
+            "without rand()"
+        )
 
 
 def _by_reason(rows: DataFrame) -> dict[str | None, int]:
