@@ -90,7 +90,7 @@ def _vectors(items: pa.Array, counts: npt.NDArray[np.int64], absent: Mask, type:
 
 
 def _to_text(array: pa.Array, target: pa.DataType) -> Cast:
-    if not _is_text(array.type):
+    if not is_text(array.type):
         return _none_fit(array, target)
     texts = array if array.type == target else array.cast(target)
     try:
@@ -118,6 +118,8 @@ def _to_integer(array: pa.Array, target: pa.DataType) -> Cast:
         inside = pc.and_(pc.greater_equal(array, float(low)), pc.less(array, float(high + 1)))
         fits = pc.and_(inside, pc.equal(pc.floor(array), array))
     elif pa.types.is_decimal(array.type):
+        if array.type.scale > 0:  # room for what is rounded up, and to stand beside a number of another scale
+            array = array.cast(pa.decimal256(76, array.type.scale))
         least, greatest = pa.scalar(Decimal(low)), pa.scalar(Decimal(high))
         inside = pc.and_(pc.greater_equal(array, least), pc.less_equal(array, greatest))
         fits = pc.and_(inside, pc.equal(pc.floor(array), array))
@@ -138,7 +140,7 @@ def _to_float(array: pa.Array, target: pa.DataType) -> Cast:
 
 
 def _to_date(array: pa.Array, target: pa.DataType) -> Cast:
-    if _is_text(array.type):
+    if is_text(array.type):
         return _where(is_date(array), array, to_dates)
     if pa.types.is_timestamp(array.type):
         ticks, day = array.view(pa.int64()), _TICKS_OF_DAY[array.type.unit]
@@ -153,7 +155,7 @@ def _to_date(array: pa.Array, target: pa.DataType) -> Cast:
 
 def _to_datetime(array: pa.Array, target: pa.DataType) -> Cast:
     """A time without a zone is taken as UTC; what is finer than a microsecond is cut off."""
-    if _is_text(array.type):
+    if is_text(array.type):
         read = _where(is_datetime(array), array, to_datetimes)
         inside = _where(_in_calendar(read.values), read.values)  # a zone may carry a time out of the last year
         return Cast(inside.values, either(read.bad, inside.bad))
@@ -165,7 +167,7 @@ def _to_datetime(array: pa.Array, target: pa.DataType) -> Cast:
 
 
 def _to_blob(array: pa.Array, target: pa.DataType) -> Cast:
-    if _is_text(array.type):
+    if is_text(array.type):
         return _where(is_base64(array), array, base64_bytes)
     types = pa.types
     binary = types.is_binary(array.type) or types.is_large_binary(array.type) or types.is_binary_view(array.type)
@@ -251,7 +253,7 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def _is_text(type: pa.DataType) -> bool:
+def is_text(type: pa.DataType) -> bool:
     return bool(pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type))
 
 

@@ -55,14 +55,15 @@ class OmnirayError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.facts))
+        return (rebuilt, (type(self), self.message, self.facts))
 
     def as_json(self) -> dict[str, Any]:
         """The error as a caller of another process gets it."""
         return {"kind": self.kind, "retry": self.retry, "message": self.message, **self.facts}
 
 
-def _rebuild(cls: type[OmnirayError], message: str, facts: dict[str, Any]) -> OmnirayError:
+def rebuilt(cls: type[OmnirayError], message: str, facts: dict[str, Any]) -> OmnirayError:
+    """An error as another process told of it, whatever its class takes to make a new one."""
     error = cls.__new__(cls)
     OmnirayError.__init__(error, message, **facts)
     return error

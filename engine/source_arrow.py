@@ -34,7 +34,7 @@ def parquet_blocks(file: SourceFile, type: ElementType, progress: Progress) -> I
         # A path is opened by Arrow itself, whose reads don't wait for the interpreter.
         with file.open() if file.remote else nullcontext(file.path) as data, pq.ParquetFile(data) as parquet:
             rows_total = max(1, parquet.metadata.num_rows)
-            batches = parquet.iter_batches(batch_size=_rows_per_block(parquet.metadata))
+            batches = parquet.iter_batches(batch_size=rows_per_block(parquet.metadata))
             for block, rows_done in _blocks(batches, parquet.schema_arrow, type, file.name):
                 progress.bytes_done = (file.size or 0) * rows_done // rows_total
                 yield block
@@ -92,7 +92,7 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, BLOCK_ROWS_MAX)
 
 
-def _rows_per_block(metadata: pq.FileMetaData) -> int:
+def rows_per_block(metadata: pq.FileMetaData) -> int:
     """How many rows make a block, by the size that the file says they have."""
     size: int = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     row_size = max(1, size // max(1, int(metadata.num_rows)))

@@ -23,6 +23,7 @@ from omniray.engine.schema import ElementType
 ROWADDR = "_rowaddr"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
+SCANNED_BYTES_MAX = 64 << 20  # of a batch: without it a batch has 8,192 rows, be they images of a megabyte each
 _PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
@@ -90,7 +91,7 @@ class Table:
     ) -> pa.RecordBatchReader:
         """Rows in a stream, of all fragments or some, columns and filter pushed down; `addresses` adds `_rowaddr`."""
         with storage_errors(self.type):
-            builder = ScannerBuilder(self.dataset).with_row_address(addresses)
+            builder = ScannerBuilder(self.dataset).with_row_address(addresses).batch_size_bytes(SCANNED_BYTES_MAX)
             if fragments is not None:
                 builder = builder.with_fragments([self.dataset.get_fragment(id) for id in fragments])
             if columns is not None:

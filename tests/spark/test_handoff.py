@@ -206,7 +206,7 @@ def test_workers_wait_no_longer_when_a_later_run_has_failed(
         pass
     with pytest.raises(ZeroDivisionError), crew.hired(1):
         raise ZeroDivisionError
-    assert has_ended(failing)
+    shared.wait_until(partial(has_ended, failing), "the one that failed has ended")
     shared.wait_until(partial(has_ended, idle), "the worker has ended")
 
 

@@ -195,6 +195,12 @@ def test_an_overwrite_forgets_the_nodes_of_the_graph(project: Project) -> None:
     assert project.rows("Person", "name") == [("bob",)]
 
 
+def test_an_overwrite_by_a_source_without_rows_leaves_none(project: Project) -> None:
+    project.run([person("ann")])
+    assert project.run(mode="overwrite").commit_id is not None
+    assert project.rows("Person", "name") == []
+
+
 def test_an_overwrite_by_rows_that_are_all_bad_is_refused(project: Project) -> None:
     project.run([person("ann")])
     with pytest.raises(omniray.InputError, match="all 1 rows of Person were rejected"):
@@ -213,11 +219,31 @@ def test_a_merge_replaces_by_key_and_edges_by_their_ends(project: Project) -> No
     assert project.rows("Knows", "src", "dst") == [("ann", "bob"), ("bob", "ann")]
 
 
+def test_a_merged_edge_without_an_id_replaces_the_one_between_its_nodes_though_others_have_ids(
+    project: Project,
+) -> None:
+    project.run([person("ann"), person("bob")], [edge("ann", "bob")])
+    before = project.rows("Knows", "id")
+    file = project.write([], [edge("ann", "bob"), edge("bob", "ann", "b-a")], mode="merge")
+    document = json.loads(file.read_text())
+    document["edges"]["Knows"]["columns"]["id"] = "i"
+    file.write_text(json.dumps(document))
+    assert counts(run_file(file, project.spark), "Knows") == (2, 2, {}, 2)
+    assert project.rows("Knows", "id") == sorted([*before, ("b-a",)])
+
+
 def test_unique_values_are_held_against_the_run_and_the_graph(project: Project) -> None:
     project.run([person("ann", mail="a@x")])
     people = [person("bob", mail="a@x"), person("cleo", mail="c@x"), person("dan", mail="c@x"), person("eve")]
     assert counts(project.run(people), "Person") == (4, 2, {"unique": 2}, 2)
     assert project.rows("Person", "name") == [("ann",), ("cleo",), ("eve",)]
+
+
+def test_what_is_no_number_is_unique_too(spark: SparkSession, disk: Root, tmp_path: Path) -> None:
+    schema = "node Person { name: String @key  age: F64?  mail: String?  @unique(age) }\nedge Knows: Person -> Person"
+    project = Project(disk, tmp_path, spark, schema)
+    report = project.run([person("ann", "NaN"), person("bob", "NaN"), person("cleo"), person("dan")])
+    assert counts(report, "Person") == (4, 3, {"unique": 1}, 3)
 
 
 def test_merged_rows_may_swap_unique_values(project: Project) -> None:
@@ -379,6 +405,14 @@ def test_an_expression_that_fails_on_a_value_ends_the_run_with_one_line(
     with pytest.raises(omniray.InputError, match=r"Spark gave up on the pipeline: .*CAST_INVALID_INPUT") as caught:
         run_file(faulty_file('"a"', '"cast(n as int)"'), project.spark)
     assert "\n" not in str(caught.value)
+
+
+def test_a_store_that_fails_in_a_task_is_a_failure_of_the_store(project: Project) -> None:
+    (Path(project.uri) / "nodes" / "Person" / "data").write_text("where data files would be")
+    with pytest.raises(omniray.StorageError) as caught:
+        project.run([person(f"p{n}") for n in range(3_000)])
+    assert "\n" not in str(caught.value)
+    assert project.commits() == 0
 
 
 def test_a_row_that_gets_lost_on_the_way_ends_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

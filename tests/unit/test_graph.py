@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.engine import archive
+from omniray.engine import archive, table
 from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import (
     FormatMismatch,
@@ -429,3 +429,12 @@ def test_a_graph_that_fails_to_flush_closes_all_the_same(graph: omniray.Graph, m
     assert not [t for t in threading.enumerate() if t.name == "omniray-phase-d" and t is graph._finaliser._thread]
     with omniray.open(graph.uri) as healed:
         assert people(healed) == ["ann", "bob"]
+
+
+def test_large_values_are_read_a_few_at_a_time(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "SCANNED_BYTES_MAX", 1 << 18)
+    with omniray.init(f"{disk.uri}/images", schema="node Image { name: String @key  data: Blob }") as graph:
+        graph.load([{"name": f"i{n}", "data": bytes([n]) * (1 << 16)} for n in range(32)], type="Image")
+        batches = list(graph.snapshot().reader("Image"))
+    assert sum(len(batch) for batch in batches) == 32
+    assert max(batch.nbytes for batch in batches) <= 1 << 18

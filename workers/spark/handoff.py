@@ -11,7 +11,6 @@ Either way the driver commits all parts as one write with one id.
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from omniray.workers.spark.handoff_crew import CREW, START_TIMEOUT_S, all_counte
 from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
 from omniray.workers.spark.handoff_workers import Seal, stage_file
 from omniray.workers.spark.options import Target
+from omniray.workers.spark.own_errors import own_errors
 from omniray.workers.spark.stage import Ticket, begin
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ CORES_PER_SERVER = 2
 SERVERS_MAX = 16
 STREAM_TIMEOUT_S = 3600.0
 FILE_TRIES_MAX = 4
-
-_RAISED_BY_A_TASK = re.compile(r"^omniray\.engine\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def to_ray(
@@ -112,13 +110,8 @@ def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commi
         locations = _locations(workers, ticket, token, seal, used)
         route = Route(ticket.txn_id, locations[:used], token, timeout_s, locations[used:])
         task = partial(hand_over_partition, route, type)
-        try:
+        with own_errors():
             rows = df.mapInArrow(task, RESULT).collect()
-        except Exception as error:  # those of Spark have no class in common
-            ours = error_in(str(error))
-            if ours is None:
-                raise
-            raise ours from error
         # While the servers live, nobody takes what they staged for that of the dead.
         result = commit(one_part_each((row.partition, seal.opened(bytes(row.part))) for row in rows))
         if not all_counted(workers, len(rows)):
@@ -159,15 +152,6 @@ def one_part_each(handed: Iterable[tuple[int, bytes]]) -> list[bytes]:
             raise StorageError(f"Spark gave two results for partition {partition}; nothing was written: try again")
         parts[partition] = part
     return [part for _, part in sorted(parts.items())]
-
-
-def error_in(text: str) -> OmnirayError | None:
-    """The error of ours with which a task has failed: Spark passes it on as the text of a traceback."""
-    found = _RAISED_BY_A_TASK.findall(text)
-    if not found:
-        return None
-    name, message = found[-1]
-    return Unreachable(message) if name == Unreachable.__name__ else StorageError(message)
 
 
 # By files

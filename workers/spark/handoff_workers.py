@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from omniray.engine.errors import OmnirayError, StorageError
 from omniray.workers.flight import StagingServer
-from omniray.workers.flight_client import BATCH_ROWS_MAX, Answer, Stream
+from omniray.workers.flight_client import Answer, Stream
 from omniray.workers.spark.stage import Ticket, prepare, stage_batches, unpacked
 
 _DIGEST = "sha256"
@@ -91,11 +91,12 @@ def stage_file(ticket: Ticket, type_name: str, path: str) -> bytes:
     """Stage a Parquet file that Spark wrote."""
     import pyarrow.parquet as pq
 
+    from omniray.engine.source_arrow import rows_per_block
     from omniray.engine.source_files import find_file
 
     # Spark writes times as INT96, which Arrow would take for nanoseconds, and so for no year after 2262.
     with find_file(path).open() as data, pq.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
-        answer = staged(ticket, type_name, file.iter_batches(BATCH_ROWS_MAX), path)
+        answer = staged(ticket, type_name, file.iter_batches(rows_per_block(file.metadata)), path)
         if answer.rows not in (file.metadata.num_rows, None):
             raise StorageError(f"{path} has {file.metadata.num_rows} rows, and {answer.rows} were staged: try again")
     return answer.part

@@ -10,6 +10,7 @@ from omniray.engine.errors import InputError, OmnirayError
 from omniray.engine.load_options import LoadOptions
 from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.options import Target
+from omniray.workers.spark.own_errors import own_errors
 from omniray.workers.spark.stage import Ticket, begin, stage_batches, unpacked
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class SparkTransaction:
         if self._result is not None:
             raise InputError("the transaction is committed: begin another one")
         check_frame(frame.schema, self._graph.schema.type(type))
-        found = frame.mapInArrow(_staging(self._ticket, type), f"{PART} binary").collect()
+        with own_errors():
+            found = frame.mapInArrow(_staging(self._ticket, type), f"{PART} binary").collect()
         parts = [bytes(row[PART]) for row in found]
         self._types.append(type)
         self._parts += parts

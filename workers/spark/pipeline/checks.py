@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Self
 
 from pyspark import StorageLevel
@@ -31,7 +33,7 @@ CHOOSES_PARTITIONS = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 PASSES_MAX = 64
 _SHOWN_CHARS_MAX = 80
 _SHOWN_KEYS_MAX = 3
-_RANK, _USED, _COUNT, _AHEAD = "#rank", "#used", "#count", "#ahead"
+_RANK, _USED, _COUNT, _AHEAD, _ADOPTED = "#rank", "#used", "#count", "#ahead", "#adopted"
 
 
 class Held:
@@ -131,6 +133,7 @@ def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGr
     type = judgement.plan.type
     if isinstance(type, EdgeType):
         _drop_orphans(judgement, type, nodes, pinned)
+        _adopt_ids(judgement, type, pinned)
     if judgement.plan.identity(pinned.mode):
         _drop_existing(judgement, pinned)
         _drop_duplicates(judgement, pinned.mode)
@@ -173,6 +176,16 @@ def _missing(
     if pinned.has(node):
         ids = ids.join(pinned.rows(node, (ID,)), ID, "left_anti")
     return judgement.held.found(ids)
+
+
+def _adopt_ids(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> None:
+    """Merged edges that are given no id, beside others that are, take that of the edge which they replace."""
+    given = judgement.plan.has_ids and edge.unique_by_endpoints
+    if pinned.mode is not Mode.MERGE or not given or not pinned.has(edge.name):
+        return
+    known = pinned.rows(edge.name, (ID, SRC, DST)).withColumnRenamed(ID, _ADOPTED)
+    found = judgement.live.join(known, [SRC, DST], "left")
+    judgement.live = found.withColumn(ID, F.coalesce(ID, _ADOPTED)).select(judgement.live.columns)
 
 
 def _drop_existing(judgement: Judgement, pinned: PinnedGraph) -> None:
@@ -277,8 +290,9 @@ def _staying(judgement: Judgement, pinned: PinnedGraph, columns: Sequence[str]) 
 
 def _repeated(judgement: Judgement, on: Sequence[str]) -> DataFrame | None:
     """The values that several rows have, none of them null."""
-    whole = judgement.live.dropna(subset=list(on)).groupBy(*on).agg(F.count("*").alias(_COUNT))
-    return judgement.held.found(whole.where(F.col(_COUNT) > 1).select(*on))
+    whole = reduce(and_, (F.col(name).isNotNull() for name in on))  # `dropna` would take NaN for null
+    counts = judgement.live.where(whole).groupBy(*on).agg(F.count("*").alias(_COUNT))
+    return judgement.held.found(counts.where(F.col(_COUNT) > 1).select(*on))
 
 
 def _shown(*columns: str) -> Column:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
+from omniray.engine.casts import is_text
 from omniray.engine.conform import conform
 from omniray.engine.export import plain_value
 from omniray.engine.records import ConformedBatch, RawBatch, Rejection, numbered
@@ -60,13 +61,21 @@ def conform_batch(type: ElementType, batch: pa.RecordBatch, out: pa.Schema) -> I
 def as_cells(array: pa.Array, type: PropertyType) -> pa.Array | Sequence[Any]:
     """Text for a property that is none, as the cells of a CSV file, which are read as the type; all else as it is."""
     is_text_property = isinstance(type, EnumType) or type == ScalarType(Scalar.STRING)
-    if is_text_property or not pa.types.is_string(array.type):
+    if is_text_property or not is_text(array.type):
         return array
     try:
         cells: list[str | None] = array.to_pylist()
     except UnicodeDecodeError:
-        return array  # no number is written like that: it will be refused
+        cells = [None if value is None else _readable(value) for value in array.cast(pa.large_binary()).to_pylist()]
     return cells
+
+
+def _readable(value: bytes) -> str:
+    """Bytes as text; those that are none begin with a mark that no value has, so that they alone are refused."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"\N{REPLACEMENT CHARACTER}{value.decode(errors='replace')}"
 
 
 def _type_of(type: ElementType, name: str) -> PropertyType:

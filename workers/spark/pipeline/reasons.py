@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The rule that a row breaks; a row is refused once, for the first one in this order."""
+    """The rule that a row breaks, once: what a row says of itself is judged first, and then these in their order."""
 
     BAD_VALUE = "bad_value"  # it does not fit the property's type, or can't be an id
     NULL = "null"  # nothing where something is required, or in the key

@@ -24,6 +24,7 @@ from omniray.engine.identity import checked_txn_id, new_ulid
 from omniray.engine.mode import Mode
 from omniray.engine.schema import DST, ID, SRC, EdgeType
 from omniray.workers.spark.options import Target
+from omniray.workers.spark.own_errors import own_errors
 from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
 from omniray.workers.spark.pipeline.config import Pipeline, read_pipeline
 from omniray.workers.spark.pipeline.conforming import DETAIL, REASON, ROW
@@ -72,7 +73,7 @@ def run(
     report = Report(run_id, dry_run, pipeline.rejects)
     register(spark)  # a session of the caller's own may not have it
     target = Target(pipeline.graph.uri, pipeline.graph.storage_options, pipeline.actor or ACTOR)
-    with target.opened() as graph, _plain_errors():
+    with target.opened() as graph, _plain_errors(), own_errors():
         tell(f"run {run_id} on {graph.uri}")
         if _is_committed(graph, run_id):
             return replace(report, commit_id=run_id, repeated=True)
@@ -121,7 +122,8 @@ class _Run:
         self._write_rejects(judged, counts)
         report = replace(self.report, types=tuple(counts))
         self._refuse_emptying(counts)
-        if report.dry_run or not any(one.accepted for one in counts):
+        empties = self.pipeline.mode is Mode.OVERWRITE  # a source without rows leaves a table without rows
+        if report.dry_run or not (empties or any(one.accepted for one in counts)):
             return report
         return self._committed(report, judged)
 
