@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from omniray.engine.errors import InputError
+from omniray.engine.mode import Mode
 from omniray.engine.write import WriteResult
 
 ROWS = 1_000
@@ -18,8 +19,12 @@ IN_FLIGHT = 8
 class BatchWriter:
     """Gathers records and sends each batch as one atomic load, a few of them at a time; not shared by threads.
 
-    A batch that is refused is raised by the next call, and ends the writer: batches before it may have landed, those
-    after it are not sent. `close()`, or leaving the `with`, waits for all of them.
+    Only batches of appends are under way at the same time. Those of any other mode go one after another, in the order
+    in which they were written: of two that bring one key, the later one wins.
+
+    A batch that fails is raised by the call that waits for it, and ends the writer. Nothing more is sent; batches that
+    were on their way with it are waited for first, and may have landed: `results` has those that did. `close()`, or
+    leaving the `with` without an error, sends what has gathered and waits for all of it.
     """
 
     def __init__(
@@ -33,7 +38,8 @@ class BatchWriter:
         if rows < 1 or in_flight < 1:
             raise InputError(f"a writer with {rows} rows per batch and {in_flight} batches at a time never sends one")
         self._submit, self._options = submit, options
-        self._rows, self._in_flight = rows, in_flight
+        self._rows = rows
+        self._in_flight = in_flight if options.get("mode", Mode.APPEND) == Mode.APPEND else 1
         self._records: list[Mapping[str, Any]] = []
         self._sent: deque[Future[WriteResult]] = deque()
         self._closed = False
@@ -78,6 +84,15 @@ class BatchWriter:
         while len(self._sent) > left:
             try:
                 self.results.append(self._sent.popleft().result())
-            except BaseException:
+            except BaseException as error:
                 self._closed = True
+                if isinstance(error, Exception):  # whoever interrupts does not want to wait
+                    self._wait_for_the_rest(error)
                 raise
+
+    def _wait_for_the_rest(self, first: Exception) -> None:
+        while self._sent:
+            try:
+                self.results.append(self._sent.popleft().result())
+            except Exception as error:  # it may be in doubt, and then its id is needed
+                first.add_note(f"another batch failed too: {error}")

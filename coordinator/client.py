@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from omniray.coordinator.actor import first_line
 from omniray.coordinator.batch_writer import IN_FLIGHT, ROWS, BatchWriter
+from omniray.coordinator.cluster import ray
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.service import Service, absolute, serve
 from omniray.engine.author import Author
@@ -27,7 +30,6 @@ from omniray.engine.errors import (
     Conflict,
     Fenced,
     InputError,
-    LineOwned,
     Moved,
     OmnirayError,
     OutcomeUnknown,
@@ -55,6 +57,8 @@ from omniray.workers.staging import staged_parts
 if TYPE_CHECKING:
     from omniray.coordinator.publisher_actor import Status
     from omniray.spark import SparkTransaction
+
+log = logging.getLogger("omniray")
 
 TIMEOUT_S = 60.0
 IN_FLIGHT_MAX = 64
@@ -86,9 +90,7 @@ def connect(
     It runs on the Ray cluster at `address`, else on one of this machine, which is started if there is none and then
     ends with this process. `timeout_s` is how long a write may take before its outcome is given up as unknown.
     """
-    if not timeout_s > 0:
-        raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
-    return Client(fspath(uri), actor, tenant, storage_options, address, timeout_s)
+    return Client(fspath(uri), actor, tenant, storage_options, address, _checked_timeout(timeout_s))
 
 
 class Client:
@@ -246,7 +248,10 @@ class Client:
         return transaction(self, mode=mode, txn_id=txn_id, actor=author.actor, tenant=author.tenant)
 
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
-        """A writer that gathers records and loads them in batches; `options` are those of `load`."""
+        """A writer that gathers records and loads them in batches; `options` are those of `load`.
+
+        Up to `in_flight` batches of appends are under way at a time; those of other modes go one after another.
+        """
         return BatchWriter(self.submit_load, options, rows=rows, in_flight=in_flight)
 
     async def load_async(self, source: Any, **options: Any) -> WriteResult:
@@ -312,7 +317,7 @@ class Client:
 
         Once a try has ended without an answer, only an answer to the write itself ends the doubt.
         """
-        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else _checked_timeout(timeout_s))
         pause_s, in_doubt = PAUSE_S, False
         while True:
             try:
@@ -336,14 +341,18 @@ class Client:
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def _find_again(self, request: Request, deadline: float) -> None:
+        """Find whoever serves the graph now, for a write in doubt: what fails here says nothing of the write itself."""
+        left_s = _left(request, deadline)
         try:
-            self._service = self._service.found_again(self._graph, _left(request, deadline))
-        except LineOwned as gone:
+            self._service = self._service.found_again(self._graph, left_s)
+        except (StorageError, ray().exceptions.RayError) as error:  # the service of before is asked until time is over
+            log.warning("event=coordinator_not_found txn_id=%s error=%s", request.header.commit_id, first_line(error))
+        except OmnirayError as error:
             raise OutcomeUnknown(
-                f"write {request.header.commit_id} was not answered, and may have landed before that: {gone}; send it "
+                f"write {request.header.commit_id} was not answered, and may have landed before that: {error}; send it "
                 "again with this txn_id, and it is applied once",
-                txn_id=request.header.commit_id, **gone.facts,
-            ) from gone  # fmt: skip
+                **{**error.facts, "txn_id": request.header.commit_id},
+            ) from error
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
         """For whom a write is made: as it says, else as this client does."""
@@ -416,6 +425,12 @@ def _large_files(source: Any) -> list[str]:
     files = [find_file(one) for one in source]
     is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
     return [file.path for file in files] if is_large else []
+
+
+def _checked_timeout(timeout_s: float) -> float:
+    if not timeout_s > 0:  # nor is a NaN
+        raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
+    return timeout_s
 
 
 def _left(request: Request, deadline: float) -> float:

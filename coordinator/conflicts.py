@@ -13,6 +13,7 @@ Pure: the same writes on the same state give the same answers. A loser's error i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,8 @@ from omniray.engine.request import Request
 from omniray.engine.schema import Schema
 from omniray.engine.verdict import Violation
 from omniray.engine.write import Resolution, TableWrite, WriteResult
+
+log = logging.getLogger("omniray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> Ju
     """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read."""
     round = _Round(Overlay(state, schema), schema)
     for run in runs(requests, schema):
-        together = judge_together(run, round.overlay, schema)
+        together = _judged_together(run, round.overlay, schema)
         if together is None:
             for request in run:
                 round.judge(request)
@@ -72,6 +75,11 @@ class _Round:
             resolution = request.resolve(self.overlay, self._schema)
         except (InputError, Conflict) as error:
             self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)
+        except OmnirayError:
+            raise
+        except Exception as error:  # nothing of it lies over the others yet: it falls alone
+            log.exception("event=write_not_judged commit_id=%s", request.header.commit_id)
+            self.answers[request.header.commit_id] = _bug(request, error)
         else:
             self.settle(request, resolution)
 
@@ -85,6 +93,17 @@ class _Round:
         self.overlay.take(resolution.tables, commit_id)
         self._last_writer.update(dict.fromkeys(resolution.tables, commit_id))
         self.accepted.append((request, resolution))
+
+
+def _judged_together(run: Sequence[Request], overlay: Overlay, schema: Schema) -> list[Resolution] | None:
+    """`judge_together`; a run that a bug keeps from being judged so is judged one by one, to see whose it is."""
+    try:
+        return judge_together(run, overlay, schema)
+    except OmnirayError:
+        raise
+    except Exception:
+        log.exception("event=run_not_judged writes=%d", len(run))
+        return None
 
 
 def _check_versions(
@@ -106,3 +125,12 @@ def _naming_winner(error: InputError | Conflict, overlay: Overlay) -> OmnirayErr
     if winner is not None:
         error.facts["winner"] = winner
     return error
+
+
+def _bug(request: Request, error: Exception) -> OmnirayError:
+    commit_id = request.header.commit_id
+    return OmnirayError(
+        f"a bug in omniray kept write {commit_id} from being judged: {error!r}; nothing of it was written, and sent "
+        "again as it is it would fail again",
+        txn_id=commit_id,
+    )

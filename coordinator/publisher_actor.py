@@ -67,6 +67,10 @@ class Status:
         return self.seq - self.finalised_through
 
 
+class HasLeft(Unreachable):
+    """The publisher has handed the line back and only waits to be ended: a new one may be created in its place."""
+
+
 class PublisherActor:
     """Publishes one branch; every call answers with a value or with the error to raise."""
 
@@ -79,7 +83,7 @@ class PublisherActor:
         self._finalised = Finalised(0, {})
         self._reconciler = RemoteReconciler(place, storage, self._noticed)
         self._life = threading.Lock()
-        self._has_ended = self._is_leaving = False
+        self._has_ended = self._is_leaving = self._has_left = False
         self._gauges = ExportedGauges(storage.uri, place.branch)
         self._open()
 
@@ -195,7 +199,13 @@ class PublisherActor:
         )
 
     async def begin(self, instead_of: str) -> OmnirayError | None:
-        """Be there for a client; a life that has ended is begun anew, if the line may be taken."""
+        """Be there for a client; a life that has ended is begun anew, if the line may be taken.
+
+        Not one that was taken down: whoever did so may be about to end this actor. It waits for that, or for a client
+        that does it instead.
+        """
+        if self._has_left:
+            return HasLeft(f"the coordinator at {self._address} has handed the line back", address=self._address)
         if self._is_leaving:
             return _leaving(self._address)
         self._instead_of = instead_of
@@ -215,6 +225,7 @@ class PublisherActor:
     def _hand_back(self) -> None:
         self._reconciler.close()
         release(self._tip, self._owner)
+        self._has_left = True
 
     # Phase D
 

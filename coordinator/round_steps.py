@@ -142,7 +142,7 @@ class RoundSteps:
         )
 
     def _base(self, base: CommitObject) -> Base:
-        return Base(base.pins, self._tip.newest.seq)
+        return Base.on(base, self._tip.newest)
 
     def _is_known(self, request: Request) -> bool:
         return request.header.commit_id in self.committed

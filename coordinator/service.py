@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 120.0
 LOOK_EVERY_S = 0.2
 QUEUE_OWNERS_MAX = 8
+WAIT_S_MAX = 24 * 60 * 60.0
+"""How long Ray is waited for at a time: it counts in milliseconds that must fit a machine's integer."""
+
+
+class _CouldNotBegin(Unreachable):
+    """The actor failed when it was made: another one would, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Service:
         """Send a write and wait for its answer, which is raised if it is an error."""
         module = ray()
         try:
-            answer = unpacked(module.get(self.publisher.submit.remote(packed(request)), timeout=timeout_s))
+            answer = unpacked(_waited_for(self.publisher.submit.remote(packed(request)), timeout_s))
         except module.exceptions.GetTimeoutError as error:
             self.publisher.abandon.remote(request.header.commit_id)
             raise OutcomeUnknown("no answer in time", txn_id=request.header.commit_id) from error
@@ -70,6 +76,8 @@ class Service:
     def found_again(self, graph: Graph, timeout_s: float) -> Service:
         """The service after its publisher has died or lost the line; raises `LineOwned` if there is none here any more.
 
+        Raises `Unreachable` if it does not answer in time, and what the store says if the line can't be read.
+
         One that was taken down is not started again: whoever took it down would have to fight its clients.
         """
         owner = graph.owner
@@ -77,24 +85,17 @@ class Service:
             raise LineOwned(
                 f"the coordinator at {self.address} was taken down: connect again, which starts one", owner=owner
             )
-        try:
-            found = serve(graph, self.storage.uri, self.storage.options, self.address, timeout_s=timeout_s)
-        except Unreachable:
-            return self  # it is asked again, until its caller's time is over
+        found = serve(graph, self.storage.uri, self.storage.options, self.address, timeout_s=timeout_s)
         return replace(found, started_ray=self.started_ray)
 
     def down(self, timeout_s: float) -> None:
         """Drain, hand the line back to everybody, and end the actors."""
         self._ask("drain", timeout_s)
-        self.end()
+        _end_actors(self.publisher, self.place)
 
     def end(self) -> None:
         """End the actors as they are: for those of a coordinator that has lost the line."""
-        for name in (self.place.publisher, self.place.reconciler):
-            _end(name)
-        number = 0
-        while _end(self.place.queues(number)) or number < QUEUE_OWNERS_MAX:
-            number += 1
+        _end_actors(cluster.find(self.place.publisher), self.place)
 
     def close(self, timeout_s: float) -> None:
         """Let go; a cluster that was started by this process is taken down."""
@@ -163,17 +164,23 @@ def find(graph: Graph, uri: str, storage_options: Mapping[str, str] | None) -> S
 
 
 def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
-    """The publisher, once it is there: Ray may be restarting it."""
-    from omniray.coordinator.publisher_actor import create_publisher
+    """The publisher, once it is there: Ray may be restarting it.
+
+    One that was taken down by somebody who went away before its end is ended here, and another one created.
+    """
+    from omniray.coordinator.publisher_actor import HasLeft, create_publisher
 
     deadline = time.monotonic() + timeout_s
     while True:
-        publisher = cluster.find(place.publisher) or create_publisher(place, storage, here, _queue_owners(), instead_of)
+        found = cluster.find(place.publisher)
+        publisher = found or create_publisher(place, storage, here, _queue_owners(), instead_of)
         left_s = max(0.0, deadline - time.monotonic())
         try:
             _answer(publisher, "begin", left_s, here, instead_of, group="admin")
-        except Unreachable:
-            if left_s <= LOOK_EVERY_S:
+        except Unreachable as error:
+            if isinstance(error, HasLeft):
+                _end_actors(publisher, place)
+            if left_s <= LOOK_EVERY_S or (found is None and isinstance(error, _CouldNotBegin)):
                 raise
             time.sleep(LOOK_EVERY_S)
         else:
@@ -215,7 +222,7 @@ def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments:
     call = getattr(actor, method)
     try:
         asked = (call if group is None else call.options(concurrency_group=group)).remote(*arguments)
-        answer = module.get(asked, timeout=timeout_s)
+        answer = _waited_for(asked, timeout_s)
     except module.exceptions.RayTaskError as error:
         if isinstance(error.cause, OmnirayError):
             raise error.cause from error
@@ -224,15 +231,37 @@ def _answer(actor: Any, method: str, timeout_s: float, address: str, *arguments:
         message = f"the coordinator at {address} gave no answer in {timeout_s:g} s: ask again"
         raise Unreachable(message, address=address) from error
     except module.exceptions.RayError as error:
+        if getattr(error, "actor_init_failed", False):
+            raise _CouldNotBegin(_not_begun(address, error), address=address) from error
         raise Unreachable(_silent(address, error), address=address) from error
     if isinstance(answer, OmnirayError):
         raise answer
     return answer
 
 
+def _waited_for(asked: Any, timeout_s: float) -> Any:
+    return ray().get(asked, timeout=min(timeout_s, WAIT_S_MAX))
+
+
 def _silent(address: str, error: BaseException) -> str:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return f"the coordinator at {address} does not answer: {first}"
+
+
+def _not_begun(address: str, error: BaseException) -> str:
+    """Ray tells of an actor that failed when it was made by a text alone, with the error itself at its end."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return f"a coordinator could not begin on the cluster at {address}: {reason.strip()}"
+
+
+def _end_actors(publisher: Any | None, place: Place) -> None:
+    """End a publisher and all who work for it; one that took its place meanwhile finds others for that."""
+    if publisher is not None:
+        ray().kill(publisher)
+    _end(place.reconciler)
+    number = 0
+    while _end(place.queues(number)) or number < QUEUE_OWNERS_MAX:
+        number += 1
 
 
 def _end(name: str) -> bool:

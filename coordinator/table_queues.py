@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.line import Pin
+from omniray.engine.line import CommitObject, Pin
 from omniray.engine.schema import ID, Schema
 from omniray.engine.sidecar import SidecarTable
 from omniray.engine.staging import stage_table
@@ -34,6 +34,15 @@ class Base:
 
     pins: Mapping[str, Pin]
     landed_through: int
+
+    @classmethod
+    def on(cls, base: CommitObject, newest: CommitObject) -> Base:
+        """The versions of an object, where the line is known to end with `newest`.
+
+        Another object may have the number of one that never landed, so a number alone does not tell.
+        """
+        has_landed = base.op_id == newest.op_id
+        return cls(base.pins, base.seq if has_landed else min(newest.seq, base.seq - 1))
 
     def is_landed(self, table_key: str) -> bool:
         return self.pins[table_key].since <= self.landed_through

@@ -17,6 +17,7 @@ from omniray.engine.commit_log import CommitLog
 from omniray.engine.errors import InvariantViolation, NotFound
 from omniray.engine.finalise import observe_final_name
 from omniray.engine.line import CommitObject, Pin
+from omniray.engine.manifest import Manifest
 from omniray.engine.recovery import FinalName, TableClass, TableFacts, classify
 from omniray.engine.schema import ElementType, Schema
 from omniray.engine.store import ObjectStore
@@ -110,9 +111,10 @@ def sight(
 ) -> Sighting:
     """Find out which of the tables have drifted; `newest` reads the line's newest object when it is called."""
     types = [_type(schema, key) for key in table_keys]
+    folded_through = Manifest(store, log.branch.name).folded_through()  # before HEAD: these names are final by then
     heads = {type.table_key: archive.newest_version(store, type.path) for type in types}
     line = newest()
-    done = line.finalised_through
+    done = max(line.finalised_through, folded_through)
     unfinished = tuple(obj for obj in reversed(log.down_to(line, done + 1)) if obj.seq > done)
     found = (_look(store, type, line.pins[type.table_key], heads[type.table_key], unfinished) for type in types)
     return Sighting(line, unfinished, tuple(table for table in found if table is not None))

@@ -26,7 +26,7 @@ from omniray.engine.prune import prune
 from omniray.engine.recovery import FinalName
 from omniray.engine.schema_files import put_schema
 from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import ObjectStore
+from omniray.engine.store import ObjectStore, store_now_us
 from omniray.engine.version_names import final_name, history_path, transaction_mark
 
 log = logging.getLogger("omniray")
@@ -125,7 +125,7 @@ class Finaliser:
         self._target: CommitObject | None = None  # the newest object known to be in the line
         self._named_through = 0
         self._finalised_through = 0
-        self._pruned_at = 0
+        self._pruned_at = 0  # what was finalised when it was last seen to, or when this process began
         self._flushing = 0
         self._closing = False
         self._error: BaseException | None = None
@@ -268,7 +268,7 @@ class Finaliser:
         Folding follows naming, so what is folded needs nothing more: a process that begins reads no further back.
         """
         if self._finalised_through == 0:
-            self._finalised_through = self._manifest.folded_through()
+            self._finalised_through = self._pruned_at = self._manifest.folded_through()
             self._named_through = max(self._named_through, self._finalised_through)
         done = max(target.finalised_through, self._finalised_through)
         pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
@@ -354,10 +354,13 @@ class Finaliser:
             log.warning("event=tidy_failed sidecars=%d error=%s", len(through), error)
 
     def _prune(self) -> None:
-        """Delete old objects of the line, now and then."""
-        if self._target is not None and self._finalised_through - self._pruned_at >= PRUNE_OBJECTS:
-            self._pruned_at = self._finalised_through
-            prune(self._store, self._log, self._target, self._finalised_through, now_us=time.time_ns() // 1000)
+        """Delete old objects of the line, now and then: of processes that write once and end, one in many does."""
+        before, self._pruned_at = self._pruned_at, self._finalised_through
+        if self._target is not None and before // PRUNE_OBJECTS < self._pruned_at // PRUNE_OBJECTS:
+            # A clock ahead of the one that dates the objects would make young ones look old: a sleeper believes its put
+            # of their numbers.
+            now_us = min(time.time_ns() // 1000, store_now_us(self._store))
+            prune(self._store, self._log, self._target, self._pruned_at, now_us=now_us)
 
 
 class _Work(StrEnum):

@@ -121,7 +121,9 @@ class Recoverer:
     def landed(self, newest: CommitObject) -> list[str]:
         """The owner's own operations that are in the line: only Phase D of them is left."""
         found = self._sidecars.read_all(self._sidecars.listed())
-        return [s.operation_id for s in found if self._owns(s, newest) and self._is_named(s, newest)]
+        own = [s for s in found if self._owns(s, newest)]
+        named = self._named(own, newest)
+        return [s.operation_id for s in own if s.operation_id in named]
 
     def _is_gone(self, sidecar: Sidecar) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
@@ -135,7 +137,8 @@ class Recoverer:
         heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
         newest = tip.refresh()
         facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
-        return [self._case(sidecar, newest, facts) for sidecar in sidecars]
+        named = self._named(sidecars, newest)
+        return [self._case(sidecar, newest, facts, named=sidecar.operation_id in named) for sidecar in sidecars]
 
     def _observe_table(self, newest: CommitObject, table_key: str, head: int) -> TableFacts:
         """Names are looked for as final, staging, then final again, since Phase D may run meanwhile."""
@@ -146,8 +149,7 @@ class Recoverer:
         has_staging_name = self._store.get(pin.staging) is not None
         return TableFacts(pin.version, head, observe_final_name(self._store, pin), has_staging_name)
 
-    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts]) -> _Case:
-        named = self._is_named(sidecar, newest)
+    def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], *, named: bool) -> _Case:
         epoch = epoch_of(sidecar.epoch, newest.epoch)
         operation = OperationFacts(
             named=named,
@@ -165,10 +167,14 @@ class Recoverer:
         is_of_owner = (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
         return self._owner != EMBEDDED and is_of_owner and sidecar.kind != STAGING
 
-    def _is_named(self, sidecar: Sidecar, newest: CommitObject) -> bool:
-        """Whether this very operation is in the line or the lineage; another attempt of the same write is not it."""
-        found = (self._lineage.find(intent.commit_id, newest) for intent in sidecar.intents)
-        return any(commit is not None and commit.entry.op_id == sidecar.operation_id for commit in found)
+    def _named(self, sidecars: Sequence[Sidecar], newest: CommitObject) -> set[str]:
+        """Which of these very operations are in the line or the lineage; another attempt of the same write is not it.
+
+        By one look for all of them: each reads the manifest and all that is not folded.
+        """
+        commit_ids = {intent.commit_id for sidecar in sidecars for intent in sidecar.intents}
+        found = {entry.op_id for entry in self._lineage.find_all(commit_ids, newest).values()}
+        return found & {sidecar.operation_id for sidecar in sidecars}
 
     # Decide
 

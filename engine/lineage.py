@@ -74,6 +74,16 @@ class Lineage:
             return None
         return LandedCommit(found, self._manifest.versions_introduced(found.seq))
 
+    def find_all(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LineageEntry]:
+        """The same for many ids with one look at line and manifest: those that are left out are nowhere."""
+        wanted = set(commit_ids)
+        if not wanted:
+            return {}
+        unfolded, folded_through = self._read(newest)
+        in_line = {e.commit_id: e for e, _ in _commits(unfolded, folded_through) if e.commit_id in wanted}
+        folded = {e.commit_id: e for e in self._manifest.commits_with(wanted) if e.seq <= newest.seq}
+        return folded | in_line
+
     def recorded(self, operation_ids: Collection[str], newest: CommitObject) -> set[str]:
         """Those of the operations of which a recovery is recorded up to `newest`."""
         unfolded, folded_through = self._read(newest)

@@ -166,6 +166,10 @@ class Manifest:
         found = self._rows(_is("graph_commit") & _has_id(commit_id))
         return _entry(found.to_pylist()[0]) if found.num_rows else None
 
+    def commits_with(self, commit_ids: Collection[str]) -> list[LineageEntry]:
+        """Those of the commits that are folded."""
+        return [_entry(row) for row in self._rows(_is("graph_commit") & _has_any_id(list(commit_ids))).to_pylist()]
+
     def newest_commit_until(self, at: datetime) -> LineageEntry | None:
         """The newest commit that was made at or before a time."""
         found = self._rows(_is("graph_commit") & (pc.field("at") <= pa.scalar(at, SCHEMA.field("at").type)))

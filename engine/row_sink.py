@@ -137,13 +137,13 @@ class RowSink:
         self._queue = queue.Queue(maxsize=_AHEAD_BATCHES)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"omniray-load-{self._type.name}")
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._arriving(self._queue))
-        self._staging = self._pool.submit(self._stage, table, reader)
+        self._staging = self._pool.submit(self._stage, table, reader, self._since_us)
         for batch in self._batches:
             self._send(batch)
         self._batches = []
 
-    def _stage(self, table: Table, rows: pa.RecordBatchReader) -> StagedRows:
-        return replace(self._storage.stage_rows(table, rows), staged_since_us=self._since_us)
+    def _stage(self, table: Table, rows: pa.RecordBatchReader, since_us: int) -> StagedRows:
+        return replace(self._storage.stage_rows(table, rows), staged_since_us=since_us)
 
     def _arriving(self, arrivals: queue.Queue[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
         while (batch := arrivals.get()) is not None:
@@ -170,9 +170,10 @@ class RowSink:
     # Editing
 
     def _rewrite(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> StagedRows:
+        """The rows, edited, in new files, which bear the time of the old ones: a sink that only took has no other."""
         table = self._open_table(self._type.table_key)
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._edited_batches(staged, dropped, adopted))
-        return self._stage(table, reader)
+        return self._stage(table, reader, staged.staged_since_us)
 
     def _edited_batches(
         self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table

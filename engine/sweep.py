@@ -291,7 +291,8 @@ class Sweeper:
 
     def _pinned_staging(self, newest: CommitObject) -> set[str]:
         """The staging names that objects pin whose Phase D is not known to be through."""
-        objects = self.log.down_to(newest, newest.finalised_through + 1)
+        done = max(newest.finalised_through, self.manifest.folded_through())  # what is folded has its final names
+        objects = self.log.down_to(newest, done + 1)
         return {pin.staging for obj in objects for pin in obj.pins.values() if pin.staging is not None}
 
     def _read_references(

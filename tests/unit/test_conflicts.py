@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +295,29 @@ def test_a_store_that_fails_is_no_write_s_fault() -> None:
 
     with pytest.raises(StorageError, match="the disk is gone"):
         judged(load("eve"), state=Failing(_SCHEMA, {PERSON: people(ann=1, bob=2)}))
+
+
+class Buggy(Held):
+    """A state that can't be asked for one id, for a reason that nobody foresaw."""
+
+    def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
+        if "poison" in values.to_pylist():
+            raise pa.ArrowInvalid("offset overflow")
+        return super().matching(table_key, column, values, columns)
+
+
+@pytest.mark.parametrize("type", ["City", "Person"])
+def test_a_write_that_a_bug_keeps_from_being_judged_is_told_so_and_the_others_go_on(type: str) -> None:
+    """Cities are judged together as long as that goes well, people one by one."""
+    first, poison, last = (SENDER.load_request([{"name": name}], type=type) for name in ("eve", "poison", "fay"))
+    cities = [{ID: name, "name": name} for name in ("a", "b", "c")]
+    held = {PERSON: people(a=1, b=2, c=3), CITY: pa.Table.from_pylist(cities, _SCHEMA.by_table_key[CITY].arrow)}
+    round = judged(first, poison, last, state=Buggy(_SCHEMA, held))
+    assert landed(round) == ids_of(first, last)
+    error = refusal(round, poison)
+    assert (error.retry, error.facts) == ("never", {"txn_id": poison.header.commit_id})
+    assert "offset overflow" in error.message
+    assert "nothing of it was written" in error.message
 
 
 def test_the_same_writes_on_the_same_state_are_judged_the_same_again() -> None:

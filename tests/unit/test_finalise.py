@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,20 @@ import lance
 import pytest
 
 from omniray.engine import archive, finalise
+from omniray.engine.commit_log import CommitLog
+from omniray.engine.drift import sight
 from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
 from omniray.engine.failpoints import Action, Point, armed
 from omniray.engine.finalise import give_final_name, observe_final_name, wait_for_final_name
 from omniray.engine.line import Answer, CommitObject, Pin
 from omniray.engine.recovery import FinalName
 from omniray.engine.store import DirectoryStore, ObjectStore
+from omniray.engine.sweep import Sweeper
 from omniray.engine.version_names import final_name
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
 from tests.stores import Root
+
+DAY_US = 24 * 3600 * 10**6
 
 
 @pytest.fixture
@@ -444,6 +450,71 @@ def test_a_process_that_begins_does_not_read_the_line_further_back_than_the_fold
     parts.writer.commit(Adding(parts.schema, {PERSON: ["last"]}))
     parts.finaliser.close()
     assert all(seq >= 6 for seq in read)
+
+
+def test_drift_and_sweep_do_not_read_the_line_further_back_than_the_fold(store: ObjectStore) -> None:
+    """Each process writes once and ends, so that no object says how far Phase D has come."""
+    for n in range(6):
+        parts = parts_of(store)
+        parts.writer.commit(Adding(parts.schema, {PERSON: [f"p{n}"]}))
+        parts.finaliser.close()
+    parts = parts_of(store)
+    newest, read = parts.newest(), []
+    assert newest.finalised_through < 6
+    look = parts.log.read
+    parts.log.read = lambda seq: read.append(seq) or look(seq)  # type: ignore[func-returns-value, method-assign]
+    seen = sight(store, parts.log, parts.schema, parts.newest, [PERSON])
+    assert (seen.unfinished, seen.drifted) == ((), ())
+    sweeper = Sweeper(store, parts.log, parts.tip, parts.manifest, parts.finaliser, parts.schema)
+    sweeper._pinned_staging(newest)
+    assert all(seq >= newest.seq for seq in read)
+
+
+# Pruning
+
+
+def prunings(monkeypatch: pytest.MonkeyPatch, every: int) -> list[tuple[int, int]]:
+    """What pruning is asked for from now on: up to which number, and at which time."""
+    asked: list[tuple[int, int]] = []
+
+    def note(store: ObjectStore, log: CommitLog, newest: CommitObject, through: int, *, now_us: int) -> None:
+        asked.append((through, now_us))
+
+    monkeypatch.setattr(finalise, "PRUNE_OBJECTS", every)
+    monkeypatch.setattr(finalise, "prune", note)
+    return asked
+
+
+def write_and_end(store: ObjectStore, name: str) -> None:
+    parts = parts_of(store)
+    parts.writer.commit(Adding(parts.schema, {PERSON: [name]}))
+    parts.close()
+
+
+def test_one_in_many_short_lived_processes_prunes(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = prunings(monkeypatch, every=4)
+    for n in range(8):  # the birth is the first object
+        write_and_end(store, f"p{n}")
+    assert [through for through, _ in asked] == [4, 8]
+
+
+def test_a_clock_ahead_of_the_store_s_makes_no_object_older(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = prunings(monkeypatch, every=2)
+    real_us = time.time_ns() // 1000
+    monkeypatch.setattr(finalise.time, "time_ns", lambda: (real_us + 30 * DAY_US) * 1000)
+    write_and_end(store, "ann")
+    ((_, now_us),) = asked
+    assert now_us < real_us + DAY_US
+
+
+def test_a_clock_behind_the_store_s_is_believed(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = prunings(monkeypatch, every=2)
+    behind_us = time.time_ns() // 1000 - 30 * DAY_US
+    monkeypatch.setattr(finalise.time, "time_ns", lambda: behind_us * 1000)
+    write_and_end(store, "ann")
+    assert [now_us for _, now_us in asked] == [behind_us]
 
 
 def test_drift_of_one_table_does_not_keep_the_others_from_their_final_names(parts: Parts) -> None:

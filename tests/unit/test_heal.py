@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,6 +77,22 @@ def test_an_operation_that_an_object_names_is_rolled_forward(any_root: Root) -> 
     assert healer.newest().epoch == 1, "nobody had to be fenced"
     healer.close()
     assert wounds(store) == []
+
+
+def test_manifest_and_line_are_looked_at_as_often_for_many_operations_as_for_one(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    def looks(count: int) -> int:
+        left = [left_by(store, DIED_BEFORE, f"{count} {n}") for n in range(count)]
+        landed = left_by(store, DIED_AFTER, f"{count} landed")
+        healer = opened()
+        read = Mock(wraps=healer.lineage._read)
+        healer.lineage._read = read  # type: ignore[method-assign]
+        report = recovered(healer)
+        assert (report.rolled_forward, sorted(report.rolled_back)) == ((landed,), sorted(left))
+        return read.call_count
+
+    assert looks(1) == looks(5)
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, "UnexpectedAtP1"), (2, "UnexpectedMultistep")])

@@ -102,8 +102,8 @@ def test_a_put_that_lands_during_recovery_is_either_seen_or_refused(
         assert healer.rows() == (["late"] if landed else [])
 
 
-def _named_in_the_line(self: Recoverer, sidecar: Sidecar, newest: CommitObject) -> bool:
-    return any(obj.op_id == sidecar.operation_id for obj in self._lineage._log.down_to(newest, 1))
+def _named_in_the_line(self: Recoverer, sidecars: Sequence[Sidecar], newest: CommitObject) -> set[str]:
+    return {obj.op_id for obj in self._lineage._log.down_to(newest, 1)}
 
 
 @pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
@@ -112,7 +112,7 @@ def test_an_operation_whose_object_was_pruned_is_found_in_the_lineage(
 ) -> None:
     """The twin looks at the line alone, and says of a committed write that it was rolled back."""
     if not has_guard:
-        monkeypatch.setattr(Recoverer, "_is_named", _named_in_the_line)
+        monkeypatch.setattr(Recoverer, "_named", _named_in_the_line)
     left, other = left_by(store, Point.D_BEFORE_SIDECARS), opened(is_dead=lambda sidecar: False)
     add(other, "ann")
     other.finaliser.flush()

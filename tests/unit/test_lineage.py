@@ -66,6 +66,17 @@ def test_as_of_an_older_object_a_later_commit_is_not_found(store: DirectoryStore
     assert lineage.find("commit-000002", objects[5]) is not None
 
 
+@pytest.mark.parametrize("folded", FOLDS)
+def test_many_commits_are_found_at_once_as_each_of_them_is(store: DirectoryStore, folded: int) -> None:
+    objects = line(10)
+    lineage = history(store, objects, folded=folded)
+    ids = [f"commit-{seq:06}" for seq in (1, 2, 5, 6, 7, 10, 99)]
+    for newest in objects:
+        each = {one: found.entry for one in ids if (found := lineage.find(one, newest)) is not None}
+        assert lineage.find_all(ids, newest) == each
+    assert lineage.find_all([], objects[-1]) == {}
+
+
 class FoldsAndPrunes(Manifest):
     """Right after it was asked how far it is folded, somebody folds the rest and prunes the line."""
 
@@ -92,6 +103,7 @@ def test_a_commit_that_is_folded_and_pruned_between_the_two_reads_is_found(store
     found = lineage.find("commit-000004", objects[-1])
     assert found is not None
     assert found.versions == {PERSON: 3}
+    assert lineage.find_all(["commit-000004"], objects[-1]) == {"commit-000004": found.entry}
     assert [entry.seq for entry in lineage.entries(None)] == [6, 5, 4, 3, 2, 1]
 
 
@@ -99,7 +111,11 @@ def test_a_line_with_a_hole_is_refused_rather_than_answered_with_not_found(store
     objects = line(6)
     lineage = history(store, objects, folded=2)
     store.delete(CommitLog(store, MAIN_BRANCH).path(4))
-    for ask in (lambda: lineage.find("commit-000004", objects[-1]), lambda: lineage.recorded(["op"], objects[-1])):
+    for ask in (
+        lambda: lineage.find("commit-000004", objects[-1]),
+        lambda: lineage.find_all(["commit-000004"], objects[-1]),
+        lambda: lineage.recorded(["op"], objects[-1]),
+    ):
         with pytest.raises(InvariantViolation, match="does not reach down"):
             ask()
 

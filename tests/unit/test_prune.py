@@ -53,8 +53,10 @@ class Spy(DirectoryStore):
         self.listed: list[StoredFile] = []
         self.deleted: list[str] = []
         self.deletes_left: int | None = None
+        self.looks = 0
 
     def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
+        self.looks += 1
         for file in super().files(folder, after=after):
             self.listed.append(file)
             yield file
@@ -66,6 +68,12 @@ class Spy(DirectoryStore):
             self.deletes_left -= 1
         self.deleted.append(path)
         super().delete(path)
+
+
+class InOrder(Spy):
+    """Lists from any name on with one cheap request, as S3 does."""
+
+    lists_newest_first = True
 
 
 @pytest.fixture
@@ -97,12 +105,58 @@ def test_an_object_that_is_not_folded_stays(store: ObjectStore) -> None:
 def test_an_object_that_is_younger_than_the_retention_stays(spy: Spy) -> None:
     log = CommitLog(spy, MAIN_BRANCH)
     newest = extend(log, 12)
-    now_us = 10**15
-    for seq in range(1, 13):
-        age_us = int(RETENTION_S * 1e6) + (1_000_000 if seq <= 6 else -1_000_000)
-        os.utime(spy.root / log.path(seq), ns=(0, (now_us - age_us) * 1000))
-    prune(spy, log, newest, 12, now_us=now_us, keep=1)
+    aged(spy, log, 12, old_through=6)
+    prune(spy, log, newest, 12, now_us=NOW_US, keep=1)
     assert numbers(spy) == [1, *range(7, 13)]
+
+
+NOW_US = 10**15
+
+
+def aged(store: Spy, log: CommitLog, newest: int, old_through: int) -> None:
+    """Date the objects that are there, so that those up to a number are older than the retention."""
+    for seq in range(1, newest + 1):
+        if (path := store.root / log.path(seq)).exists():
+            age_us = int(RETENTION_S * 1e6) + (old_through - seq) * 1_000_000 + 500_000
+            os.utime(path, ns=(0, (NOW_US - age_us) * 1000))
+
+
+@pytest.mark.parametrize("old_through", [0, 1, 2, 3, 31, 32, 57, 96, 97, 100])
+@pytest.mark.parametrize("pruned", [0, 1, 20])
+def test_where_listing_is_in_order_only_what_goes_is_listed(disk: Root, old_through: int, pruned: int) -> None:
+    store = InOrder(Path(disk.uri))
+    log = CommitLog(store, MAIN_BRANCH)
+    newest = extend(log, 100)
+    store.delete_all([log.path(seq) for seq in range(2, 2 + pruned)])
+    aged(store, log, 100, old_through)
+    before, expected = numbers(store), {seq for seq in range(2 + pruned, 97) if seq <= old_through}
+    assert prune(store, log, newest, 100, now_us=NOW_US, keep=4) == len(expected)
+    assert set(before) - set(numbers(store)) == expected
+    assert store.looks <= 9
+    assert len(store.listed) <= len(expected) + store.looks + 1
+
+
+def test_where_listing_is_in_order_what_is_not_folded_stays(disk: Root) -> None:
+    store = InOrder(Path(disk.uri))
+    log = CommitLog(store, MAIN_BRANCH)
+    prune(store, log, extend(log, 40), 17, now_us=LONG_AFTER_US, keep=4)
+    assert numbers(store) == [1, *range(18, 41)]
+
+
+def test_a_young_stray_among_pruned_numbers_costs_time_and_nothing_else(disk: Root) -> None:
+    store = InOrder(Path(disk.uri))
+    log = CommitLog(store, MAIN_BRANCH)
+    newest = extend(log, 40)
+    prune(store, log, newest, 20, now_us=LONG_AFTER_US, keep=4)
+    aged(store, log, 40, 30)
+    store.put(log.path(9), encode(replace(newest, seq=9, op_id="stray")))
+    stray_us = time.time_ns() // 1000
+    os.utime(store.root / log.path(9), ns=(0, stray_us * 1000))
+    prune(store, log, newest, 40, now_us=NOW_US, keep=4)
+    assert [seq for seq in numbers(store) if seq > 30] == list(range(31, 41))
+    assert 9 in numbers(store)
+    prune(store, log, newest, 40, now_us=stray_us + int(2 * RETENTION_S * 1e6), keep=4)
+    assert numbers(store) == [1, 37, 38, 39, 40]
 
 
 def test_a_short_line_is_not_even_listed(spy: Spy) -> None:

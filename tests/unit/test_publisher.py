@@ -5,6 +5,7 @@ Every fault is made at a named point, and every wait is for something that happe
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -15,13 +16,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omniray.coordinator import rounds
+from omniray.coordinator import publisher_actor, rounds
+from omniray.coordinator.cluster import Place, Storage
 from omniray.coordinator.conflicts import WriteAnswer
 from omniray.coordinator.fairness import RoundLimits
+from omniray.coordinator.gauges import Gauges
+from omniray.coordinator.publisher_actor import HasLeft, PublisherActor
 from omniray.coordinator.round_steps import Remark
 from omniray.coordinator.rounds import ATTEMPTS_MAX, CROWD, Limits
 from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
-from omniray.engine.commit_log import CommitLog
+from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.errors import (
     Fenced,
     KeyConflict,
@@ -32,6 +36,7 @@ from omniray.engine.errors import (
     SchemaMismatch,
     StorageError,
     TableDrift,
+    Unreachable,
     Withdrawn,
 )
 from omniray.engine.failpoints import Action, Point, armed
@@ -47,7 +52,7 @@ from omniray.engine.store import ObjectStore
 from omniray.engine.tables import NOTHING_REPLACED, StagedRows
 from omniray.engine.write import Affected, Resolution, TableWrite
 from tests import foreign
-from tests.coordination import TIMEOUT_S, Gate, Service, serving, told
+from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
 from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, create_store, parts_of
 from tests.healing import staging_names, wounds
 from tests.stores import Root
@@ -675,3 +680,71 @@ def test_one_tenant_can_not_fill_the_queue_for_another(store: ObjectStore) -> No
         ]
         plug.gate.open()
         assert [isinstance(one, Overloaded) for one in told(futures)] == [False, True, False, True]
+
+
+# Taken down
+
+
+class _NoReconciler:
+    """The reconciler of a publisher that has none."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def notice(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def actor(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> PublisherActor:
+    """The actor without Ray."""
+    monkeypatch.setattr(publisher_actor, "RemoteReconciler", _NoReconciler)
+    monkeypatch.setattr(publisher_actor, "ExportedGauges", lambda *_: Gauges())
+    return PublisherActor(Place("graph", "main"), Storage(store.uri, None), "10.0.0.1:6379", 1, "")
+
+
+def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_no_more(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever drained it may have gone before it could end it: then the next client does so."""
+    drained = actor(store, monkeypatch)
+    assert asyncio.run(drained.begin("")) is None
+    asyncio.run(drained.drain())
+    assert isinstance(asyncio.run(drained.begin("")), HasLeft)
+    newest = CommitLog(store, MAIN_BRANCH).newest()
+    assert newest is not None
+    assert newest.owner == EMBEDDED
+
+
+def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained = actor(store, monkeypatch)
+    with monkeypatch.context() as failing:
+        failing.setattr(publisher_actor, "release", _fail)
+        with pytest.raises(StorageError, match="no route"):
+            asyncio.run(drained.drain())
+    answer = asyncio.run(drained.begin(""))
+    assert isinstance(answer, Unreachable)
+    assert not isinstance(answer, HasLeft)
+    asyncio.run(drained.drain())
+    assert isinstance(asyncio.run(drained.begin("")), HasLeft)
+
+
+def _fail(*_: object) -> None:
+    raise StorageError("no route to the store")
+
+
+def test_a_write_that_a_bug_keeps_from_being_judged_does_not_end_the_publisher(store: ObjectStore) -> None:
+    class Poison(Plug):
+        def resolve(self, state: State, schema: Schema) -> Resolution:
+            raise pa.ArrowInvalid("offset overflow")
+
+    with serving(store) as service:
+        poison = service.publisher.submit(Poison(service.plug().header))
+        with pytest.raises(OmnirayError, match="offset overflow"):
+            result_of(poison)
+        result_of(service.publisher.submit(person(service, "ann")))
+    assert names(store) == ["ann"]

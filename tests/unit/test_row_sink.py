@@ -156,3 +156,15 @@ def test_staged_rows_bear_the_time_of_their_announcement(sink: RowSink) -> None:
     assert isinstance(first, StagedRows)
     assert isinstance(rewritten, StagedRows)
     assert first.staged_since_us == rewritten.staged_since_us == ANNOUNCED_US
+
+
+def test_rows_that_were_only_taken_bear_their_own_time_when_they_are_rewritten(
+    sink: RowSink, new_sink: MakeSink
+) -> None:
+    taker = new_sink()
+    taker.take(sink.staged)
+    taker.finish()
+    rewritten = taker.rows(dropped=pa.array([1]), adopted=NOTHING_ADOPTED)
+    taker.close(used=False)
+    assert isinstance(rewritten, StagedRows)
+    assert rewritten.staged_since_us == ANNOUNCED_US

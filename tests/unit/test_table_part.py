@@ -116,6 +116,14 @@ def test_a_commit_releases_what_its_parts_announced(graph: omniray.Graph) -> Non
     assert len(people(graph)) == MANY
 
 
+def test_a_key_that_two_parts_have_is_merged_after_a_sweep_as_before_it(graph: omniray.Graph) -> None:
+    """One of its two rows is dropped, so the parts' files are written anew."""
+    graph.sweep(older_than_s=0)
+    parts = [part_of(graph, persons(*range(start, start + MANY))) for start in (0, MANY - 1)]
+    committed(graph, *parts, mode="merge")
+    assert len(people(graph)) == 2 * MANY - 1
+
+
 def test_the_same_id_is_committed_once(graph: omniray.Graph) -> None:
     txn_id = new_ulid()
     committed(graph, part_of(graph, persons(*range(MANY))), txn_id=txn_id)

@@ -211,6 +211,17 @@ def test_a_version_that_was_lost_before_it_landed_is_cold_and_is_not_opened_by_i
     assert rounds.people() == ["ann"]
 
 
+def test_a_version_whose_number_somebody_else_got_has_not_landed(rounds: Rounds) -> None:
+    """Expected: a queue that was started anew does not open it by its name, which would give it its final one."""
+    before = rounds.newest
+    rounds.append("ann", land=False)
+    others = follow(before, op_id=new_ulid(), changed={}, commits=(), finalised_through=0)
+    for newest in (before, others, follow(others, op_id=new_ulid(), changed={}, commits=(), finalised_through=0)):
+        assert not Base.on(rounds.newest, newest).is_landed(PERSON)
+        assert Base.on(rounds.newest, newest).is_landed(CITY)
+    assert Base.on(rounds.newest, rounds.newest).is_landed(PERSON)
+
+
 def test_tables_that_are_not_lost_go_on_beside_one_that_is(rounds: Rounds) -> None:
     rounds.stage(
         Person=rounds.write(Mode.APPEND, "ann"), City=rounds.write(Mode.APPEND, "rome", table_key=CITY), land=False
