@@ -230,7 +230,8 @@ def _head_after_the_line(self: Recoverer, tip: Any, sidecars: Sequence[Sidecar])
     tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
     heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
     facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
-    return [self._case(sidecar, newest, facts) for sidecar in sidecars]
+    named = self._named(sidecars, newest)
+    return [self._case(sidecar, newest, facts, named=sidecar.operation_id in named) for sidecar in sidecars]
 
 
 def commit_and_die_final(store: ObjectStore) -> None:
