@@ -1,0 +1,1 @@
+"""What crosses the border between clients and actors."""

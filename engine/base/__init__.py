@@ -1,0 +1,1 @@
+"""What everything else may use: errors, ids, clocks, processes, failpoints. Imports no other package of the engine."""

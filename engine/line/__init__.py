@@ -1,0 +1,1 @@
+"""The line of commit objects: the only truth about a branch, who may extend it, and how."""

@@ -1,0 +1,1 @@
+"""The `.gq` language of mutations: read, check, and turn into values."""

@@ -1,0 +1,1 @@
+"""Reading a branch: snapshots, groups of fragments, the change feed, differences of tables."""

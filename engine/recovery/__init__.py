@@ -1,0 +1,1 @@
+"""What crashes and foreign writers leave: found, decided upon, finished, cleared away or repaired."""

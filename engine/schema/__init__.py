@@ -1,0 +1,1 @@
+"""The `.pg` language: types of nodes and edges, their properties and constraints."""

@@ -1,0 +1,1 @@
+"""The storage surface: every touch of a graph table's Lance dataset."""
