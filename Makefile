@@ -25,7 +25,7 @@ demo: $(STAMP)  ## eight writers on one graph on S3, through a coordinator on Ra
 	@$(PY) -m omniray.coordinator.demo
 
 demo-spark: $(STAMP)  ## a pipeline on Spark: a data set with planted faults becomes one commit and a table of rejects
-	@$(PY) -m omniray.coordinator.demo_spark
+	@$(PY) -m omniray.coordinator.demo.spark
 
 test: lint typecheck unit  ## everything that must pass: ruff, mypy, pytest with coverage
 

@@ -35,7 +35,7 @@ from bench.measure import (
     spent,
     times,
 )
-from omniray.engine.identity import mint_ulids
+from omniray.engine.rows.row_ids import mint_ulids
 
 SCHEMA = """\
 node Person { email: String @key  city: String  age: I32  score: F64  born: Date }

@@ -23,7 +23,7 @@ DOWN_TIMEOUT_S = 120.0
 def service(uri: str, storage_options: Mapping[str, str] | None) -> Iterator[str]:
     """Serve a graph from a process of its own, drained and down when the block ends; gives its address."""
     options = [f"--storage-option={name}={value}" for name, value in (storage_options or {}).items()]
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "up", uri, "--address=local", "--json", *options]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--address=local", "--json", *options]
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
             yield _address(process)

@@ -17,9 +17,8 @@ from rich.table import Table
 
 import omniray
 from bench.social_graph import SCHEMA, SocialGraph
+from omniray.spark import run_pipeline, session
 from omniray.workers.spark.pipeline.report import Report
-from omniray.workers.spark.pipeline.run import run_file
-from omniray.workers.spark.session import session
 
 DRIVER_MEMORY = "3g"
 
@@ -47,7 +46,7 @@ def measured(social: SocialGraph, folder: Path, console: Console) -> list[Row]:
     omniray.init(str(folder / "graph"), schema=SCHEMA).close()
     file = social.write(spark, folder)
     began = time.monotonic()
-    report = run_file(file, spark, tell=console.print)
+    report = run_pipeline(file, spark, tell=console.print)
     took_s = time.monotonic() - began
     console.print(f"{social.people + social.acquaintances:,} rows in {took_s:.0f} s")
     return list(compared(social, report, folder / "graph"))

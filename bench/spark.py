@@ -22,7 +22,7 @@ import omniray
 from bench.measure import Figure, Section, in_fresh_process, milliseconds, print_section, timed, times, write_json
 from bench.peers.goals import times_at_least
 from bench.peers.memory import PeakMemory
-from omniray.workers.spark.session import session
+from omniray.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

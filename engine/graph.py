@@ -10,46 +10,45 @@ from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from omniray.engine.author import Author
-from omniray.engine.birth import give_birth
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import InputError, NotFound, OmnirayError, OutcomeUnknown
-from omniray.engine.finalise import Finaliser
-from omniray.engine.heal import GRACE_S, Recoverer, RecoveryReport
-from omniray.engine.identity import checked_txn_id
-from omniray.engine.keylog import ROOMY, KeyMemory
-from omniray.engine.lease import Lease
-from omniray.engine.line import EMBEDDED, CommitObject, Pin, Recovery
-from omniray.engine.lineage import Lineage
-from omniray.engine.load import LoadIntent, Progress, prepare_load
-from omniray.engine.load_options import LoadOptions
-from omniray.engine.manifest import LineageEntry, Manifest
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.owner import is_owner_known_dead, release, take_over
-from omniray.engine.part import StagedPart, stage_part
-from omniray.engine.repair import Repair, RepairReport
-from omniray.engine.schema import Schema
-from omniray.engine.schema_files import SchemaState, read_schema
-from omniray.engine.sidecar import SidecarIntent, Sidecars
-from omniray.engine.snapshot import Snapshot
-from omniray.engine.sources import open_source
-from omniray.engine.state import PinnedState, TableCache
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
-from omniray.engine.table import Table
-from omniray.engine.table_part import TablePart, read_part
-from omniray.engine.tables import TableStorage
-from omniray.engine.tip import Tip
-from omniray.engine.write import Outcome, Resolution, WriteResult
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import InputError, NotFound, OmnirayError, OutcomeUnknown
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.commit.create_graph import give_birth
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.accepted_schema import SchemaState, read_schema
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import LineageEntry, Manifest
+from omniray.engine.judge.keylog import ROOMY, KeyMemory
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.judge.resolution import Outcome, Resolution, WriteResult
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Pin, Recovery
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import is_owner_known_dead, release, take_over
+from omniray.engine.line.sidecar import SidecarIntent, Sidecars
+from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
+from omniray.engine.reading.snapshot import Snapshot
+from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
+from omniray.engine.recovery.repair import Repair, RepairReport
+from omniray.engine.rows.sources import open_source
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.tables.table import Table
 from omniray.engine.writer import Writer
-
-if TYPE_CHECKING:
-    from omniray.spark import SparkTransaction
+from omniray.engine.writes.lease import Lease
+from omniray.engine.writes.load import LoadIntent, Progress, prepare_load
+from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.part import StagedPart, stage_part
+from omniray.engine.writes.table_part import TablePart, read_part
 
 
 def init(
@@ -112,7 +111,7 @@ class Graph:
         self._storage, self._sidecars = TableStorage(store), Sidecars(store)
         self._cache = TableCache(store, self._storage, self._schema, read_only=read_only)
         self._finaliser = Finaliser(store, self._log, self._manifest, self._sidecars)
-        self._reading = Tip(self._log, self._manifest, newest, read_at=read_at)
+        self._reading = Tip(self._log, newest, is_folded=self._manifest.is_folded, read_at=read_at)
         self._lineage = Lineage(self._log, self._manifest, self._reading.refresh)
         self._recoverer = Recoverer(store, self._sidecars, self._lineage, self._finaliser, owner=owner, grace_s=grace_s)
         self._writing = self._reading.another()
@@ -319,15 +318,6 @@ class Graph:
             txn_id=txn_id,
         )
         return self._writer.commit(intent, submitted_at)
-
-    def spark_transaction(
-        self, *, mode: str = "append", txn_id: str | None = None, actor: str = "spark", tenant: str = ""
-    ) -> SparkTransaction:
-        """Several Spark frames in one atomic commit: `with graph.spark_transaction() as tx: tx.write(df, "Person")`."""
-        from omniray.spark import transaction  # beyond the engine, and only for those who have Spark
-
-        self._writable(MAIN)
-        return transaction(self, mode=mode, txn_id=txn_id, actor=actor, tenant=tenant)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is through: then plain Lance readers see them too."""

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.errors import (
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import (
     Conflict,
     ExpectedVersionMismatch,
     InputError,
@@ -30,11 +30,15 @@ from omniray.engine.errors import (
     TableDrift,
     Withdrawn,
 )
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import DRIFT_ADVICE, Finaliser
-from omniray.engine.heal import Recoverer, RecoveryReport
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import (
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.first_outcome import first_outcome
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.commit.staging import Stager, Staging
+from omniray.engine.history.lineage import LandedCommit, Lineage
+from omniray.engine.judge.pinned_state import PinnedState, moved
+from omniray.engine.judge.resolution import Intent, Resolution, WriteResult, refuse_swept
+from omniray.engine.line.commit_object import (
     EMBEDDED,
     Commit,
     CommitObject,
@@ -45,16 +49,15 @@ from omniray.engine.line import (
     may_answer,
     remark,
 )
-from omniray.engine.lineage import LandedCommit, Lineage
-from omniray.engine.owner import is_owner_known_dead, refuse_stranger, release
-from omniray.engine.schema import ID, Schema
-from omniray.engine.sidecar import Sidecar, Sidecars
-from omniray.engine.staging import Stager, Staging
-from omniray.engine.state import PinnedState, TableCache, moved
-from omniray.engine.store import ObjectStore
-from omniray.engine.tables import StagedVersion, TableStorage, VersionTaken
-from omniray.engine.tip import Tip
-from omniray.engine.write import Intent, Resolution, WriteResult, first_outcome, refuse_swept
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import is_owner_known_dead, refuse_stranger, release
+from omniray.engine.line.sidecar import Sidecar, Sidecars
+from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.final_names import DRIFT_ADVICE
+from omniray.engine.tables.storage import StagedVersion, TableStorage, VersionTaken
 
 log = logging.getLogger("omniray")
 

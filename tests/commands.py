@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from typer.testing import CliRunner
 
 import omniray
-from omniray.coordinator.cli import app
+from omniray.coordinator.cli.app import app
 from tests.stores import Root
 
 TIMEOUT_S = 120
@@ -62,6 +62,6 @@ def environment(**variables: str) -> dict[str, str]:
 
 def omniray_process(*arguments: str | Path, **variables: str) -> Answer:
     """Run a command as a process of its own."""
-    command = [sys.executable, "-m", "omniray.coordinator.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**variables))
     return Answer(done.returncode, done.stdout, done.stderr)

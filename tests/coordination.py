@@ -13,32 +13,32 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.publisher import Publisher
-from omniray.coordinator.round_steps import Queues
-from omniray.coordinator.rounds import Limits
-from omniray.coordinator.table_queues import TableQueues
-from omniray.engine.author import Author
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import OmnirayError
-from omniray.engine.finalise import Finaliser
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import CommitObject
-from omniray.engine.lineage import Lineage
-from omniray.engine.load import prepare_load
-from omniray.engine.load_options import LoadOptions
-from omniray.engine.manifest import Manifest
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.owner import Incarnation, release, take_over
-from omniray.engine.pinned import ROWADDR, State
-from omniray.engine.request import Header, LoadRequest, MutationRequest, Request
-from omniray.engine.schema import ID, Schema
-from omniray.engine.schema_files import read_schema
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import ObjectStore
-from omniray.engine.tip import Tip
-from omniray.engine.write import Affected, Resolution
+from omniray.coordinator.actors.publisher import Publisher
+from omniray.coordinator.actors.steps import Queues
+from omniray.coordinator.actors.table_queues import TableQueues
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.coordinator.rounds.machine import Limits
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import OmnirayError
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.judge.pinned import ROWADDR, State
+from omniray.engine.judge.resolution import Affected, Resolution
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import Incarnation, release, take_over
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.load import prepare_load
+from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.write_requests import Header, LoadRequest, MutationRequest, Request
 
 TIMEOUT_S = 60.0
 

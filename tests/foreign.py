@@ -8,11 +8,12 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from omniray.engine.repair import Repair
-from omniray.engine.schema import DST, ID, SRC
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.tip import Tip
+from omniray.engine.line.line_end import Tip
+from omniray.engine.recovery.repair import Repair
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import DST, ID, SRC
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.graphs import DELETE, KNOWS, PERSON, SCHEMA, Adding, Parts, insert, new_graph, parts_of, rows_of
 from tests.stores import Root
 

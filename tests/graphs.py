@@ -10,24 +10,26 @@ from typing import Any
 import pyarrow as pa
 
 import omniray
-from omniray.engine.author import Author
-from omniray.engine.birth import give_birth
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.finalise import Finaliser
-from omniray.engine.heal import Recoverer
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, CommitObject
-from omniray.engine.lineage import Lineage
-from omniray.engine.manifest import Manifest
-from omniray.engine.mode import Mode
-from omniray.engine.schema import ID, ElementType, Schema
-from omniray.engine.schema_files import read_schema
-from omniray.engine.sidecar import Sidecar, Sidecars
-from omniray.engine.state import PinnedState, TableCache
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.tables import NOTHING_REPLACED, TableStorage
-from omniray.engine.tip import Tip
-from omniray.engine.write import Affected, Resolution, TableWrite
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.create_graph import give_birth
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.sidecar import Sidecar, Sidecars
+from omniray.engine.recovery.recoverer import Recoverer
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ID, ElementType, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import NOTHING_REPLACED, TableStorage
 from omniray.engine.writer import Writer
 from tests.stores import Root
 

@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from omniray.engine import audit
-from omniray.engine.failpoints import Point
-from omniray.engine.finalise import observe_final_name
-from omniray.engine.heal import RecoveryReport
-from omniray.engine.recovery import FinalName
-from omniray.engine.sidecar import Sidecar
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.failpoints import Point
+from omniray.engine.history import audit
+from omniray.engine.line.sidecar import Sidecar
+from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.final_names import FinalName, observe_final_name
 from tests.graphs import CITY, PERSON, Adding, Parts, parts_of
 from tests.mortal import bury, crash
 

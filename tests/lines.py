@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from omniray.engine.line import EMBEDDED, Commit, CommitObject, Pin, Recovery, follow, remark
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin, Recovery, follow, remark
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PERSON, CITY, KNOWS = "node:Person", "node:City", "edge:Knows"

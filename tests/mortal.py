@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, cast
 
-from omniray.engine.errors import OmnirayError
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import OmnirayError
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.store.object_store import ObjectStore
 from tests.graphs import Parts, parts_of
 
 _OF_THE_DEAD = frozenset({"uri", "lance_options", "lists_newest_first", "lance_path", "close"})

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.schema import ElementType, Schema
+from omniray.engine.schema.types import ElementType, Schema
 
 Row = dict[str, Any]
 Graph = dict[str, list[Row]]

@@ -8,7 +8,8 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from omniray.engine.schema import (
+from omniray.engine.schema.constraints import in_canonical_order
+from omniray.engine.schema.types import (
     ANY_CARDINALITY,
     DST,
     INTEGER_LIMITS,
@@ -33,7 +34,6 @@ from omniray.engine.schema import (
     Unique,
     VectorType,
 )
-from omniray.engine.schema_constraints import in_canonical_order
 
 NODE_NAMES = ("Person", "City", "Book_2", "Node")
 EDGE_NAMES = ("Knows", "LivesIn", "Wrote", "E")

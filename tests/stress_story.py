@@ -29,8 +29,8 @@ from omniray.coordinator.stress.operation import (
     Write,
 )
 from omniray.coordinator.stress.violation import Rule
-from omniray.engine.line import Recovery
-from omniray.engine.manifest import LineageEntry
+from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.line.commit_object import Recovery
 
 BIRTH = "BIRTH"
 ACCOUNTS = TABLE_KEYS["Account"]

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from omniray.engine.errors import StorageError, Unreachable
+from omniray.engine.base.errors import StorageError, Unreachable
 
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 8 << 20

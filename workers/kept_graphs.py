@@ -9,25 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from omniray.engine.errors import InputError
-from omniray.engine.store import open_store
+from omniray.engine.base.errors import InputError
+from omniray.engine.store.open_store import open_store
+from omniray.workers.graphs import IdentifiedGraph
 
 if TYPE_CHECKING:
     from omniray.engine.graph import Graph
 
 GRAPHS_MAX = 4
-
-
-class Identified(Protocol):
-    """A graph or a client of one."""
-
-    @property
-    def uri(self) -> str: ...
-
-    @property
-    def graph_id(self) -> str: ...
 
 
 def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str) -> Graph:
@@ -36,7 +27,7 @@ def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str
         return _opened(uri, tuple(sorted((storage_options or {}).items())), graph_id)
 
 
-def check_same(graph: Identified, graph_id: str) -> None:
+def check_same(graph: IdentifiedGraph, graph_id: str) -> None:
     """Refuse a graph that is not the one that some work was begun for."""
     if graph.graph_id != graph_id:
         raise InputError(

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.load_options import LoadOptions
-from omniray.engine.part import StagedPart
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.part import StagedPart
 from omniray.workers.kept_graphs import kept_open
 
 TRIES_MAX = 4

@@ -30,7 +30,7 @@ from bench.peers.alone import ours_among
 from bench.peers.goals import times_at_least
 from bench.peers.memory import PeakMemory
 from bench.peers.systems import EMBEDDED, OURS, PYLANCE, Place, serving
-from omniray.engine.identity import mint_ulids
+from omniray.engine.rows.row_ids import mint_ulids
 
 PART_ROWS = 1_000_000
 LOAD_TIMEOUT_S = 3_600.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omniray.coordinator.cluster import NAMESPACE, ray
+from omniray.coordinator.actors.cluster import NAMESPACE, ray
 
 CALL_TIMEOUT_S = 120.0
 AWAY_PAUSE_S = 0.2  # between looks for an actor that Ray restarts

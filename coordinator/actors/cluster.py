@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omniray.engine.errors import Unreachable
+from omniray.engine.base.errors import Unreachable
 
 log = logging.getLogger("omniray")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from omniray.coordinator.cluster import ray
-from omniray.coordinator.gauges import Gauges
+from omniray.coordinator.actors.cluster import ray
+from omniray.coordinator.actors.gauges import Gauges
 
 _BOUNDS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000]
 _SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024]

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.fairness import Ticket
-from omniray.coordinator.gauges import Gauges
-from omniray.coordinator.round_events import (
+from omniray.coordinator.actors.gauges import Gauges
+from omniray.coordinator.actors.steps import Queues, Remark, Round, RoundSteps
+from omniray.coordinator.actors.table_queues import Cold
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.coordinator.rounds.events import (
     Abandoned,
     Commit,
     Confirm,
@@ -39,10 +40,9 @@ from omniray.coordinator.round_events import (
     Submitted,
     Unreserved,
 )
-from omniray.coordinator.round_steps import Queues, Remark, Round, RoundSteps
-from omniray.coordinator.rounds import Limits, Rounds
-from omniray.coordinator.table_queues import Cold
-from omniray.engine.errors import (
+from omniray.coordinator.rounds.fairness import Ticket
+from omniray.coordinator.rounds.machine import Limits, Rounds
+from omniray.engine.base.errors import (
     Moved,
     OmnirayError,
     OutcomeUnknown,
@@ -51,14 +51,14 @@ from omniray.engine.errors import (
     SchemaMismatch,
     TableDrift,
 )
-from omniray.engine.line import CommitObject
-from omniray.engine.lineage import Lineage
-from omniray.engine.request import PreparedRequest, Request
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import ObjectStore
-from omniray.engine.tip import Tip
-from omniray.engine.write import Resolution, WriteResult
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.judge.resolution import Resolution, WriteResult
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.write_requests import PreparedRequest, Request
 
 log = logging.getLogger("omniray")
 

@@ -12,29 +12,29 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from omniray.coordinator.actor import create
-from omniray.coordinator.cluster import Place, Storage
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.gauges import Rates
-from omniray.coordinator.metrics import ExportedGauges
-from omniray.coordinator.publisher import Publisher
-from omniray.coordinator.queue_actor import RemoteQueues
-from omniray.coordinator.reconciler import Finalised
-from omniray.coordinator.reconciler_actor import RemoteReconciler
-from omniray.coordinator.round_steps import Remark
-from omniray.coordinator.wire import packed, unpacked
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import Fenced, LineOwned, NotFound, OmnirayError, Unreachable
-from omniray.engine.line import EMBEDDED, CommitObject
-from omniray.engine.lineage import Lineage
-from omniray.engine.manifest import Manifest
-from omniray.engine.owner import Incarnation, is_owner_known_dead, release, take_over
-from omniray.engine.request import Request
-from omniray.engine.schema_files import read_schema
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import open_store
-from omniray.engine.tip import Tip
+from omniray.coordinator.actors.actor import create
+from omniray.coordinator.actors.cluster import Place, Storage
+from omniray.coordinator.actors.gauges import Rates
+from omniray.coordinator.actors.metrics import ExportedGauges
+from omniray.coordinator.actors.publisher import Publisher
+from omniray.coordinator.actors.queue_actor import RemoteQueues
+from omniray.coordinator.actors.reconciler import Finalised
+from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
+from omniray.coordinator.actors.steps import Remark
+from omniray.coordinator.door.wire import packed, unpacked
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import Fenced, LineOwned, NotFound, OmnirayError, Unreachable
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import Incarnation, is_owner_known_dead, release, take_over
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.store.open_store import open_store
+from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
 
@@ -95,7 +95,7 @@ class PublisherActor:
             raise NotFound(f"no graph at {self._store.uri}; create one with 'omniray init'", uri=self._store.uri)
         self._refuse_usurping(newest)
         manifest = Manifest(self._store, MAIN)
-        self._tip = Tip(self._log, manifest, newest, read_at=read_at)
+        self._tip = Tip(self._log, newest, is_folded=manifest.is_folded, read_at=read_at)
         self._owner = str(Incarnation.new(self._address))
         taken = take_over(self._tip, self._owner)
         self._publisher = Publisher(

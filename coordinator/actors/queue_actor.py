@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
-from omniray.coordinator.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
-from omniray.coordinator.cluster import Place, Storage, ray
-from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
-from omniray.coordinator.wire import packed, unpacked
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.schema_files import read_schema
-from omniray.engine.store import open_store
+from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
+from omniray.coordinator.actors.cluster import Place, Storage, ray
+from omniray.coordinator.actors.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.coordinator.door.wire import packed, unpacked
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.store.open_store import open_store
 
 log = logging.getLogger("omniray")
 

@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omniray.coordinator.round_steps import Remark
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import OmnirayError, StorageError, TableDrift
-from omniray.engine.finalise import Finaliser
-from omniray.engine.heal import Recoverer, RecoveryReport
-from omniray.engine.line import CommitObject
-from omniray.engine.lineage import Lineage
-from omniray.engine.manifest import Manifest
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import ObjectStore
-from omniray.engine.sweep import OLDER_THAN_S, Sweeper, SweepReport
+from omniray.coordinator.actors.steps import Remark
+from omniray.engine.base.errors import OmnirayError, StorageError, TableDrift
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
+from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
 
 log = logging.getLogger("omniray")
 

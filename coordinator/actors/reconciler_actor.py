@@ -10,18 +10,18 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from omniray.coordinator.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
-from omniray.coordinator.cluster import Place, Storage, find, ray
-from omniray.coordinator.reconciler import Finalised, Mouth, Reconciler
-from omniray.coordinator.round_steps import Remark
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.heal import GRACE_S, RecoveryReport
-from omniray.engine.line import CommitObject
-from omniray.engine.manifest import Manifest
-from omniray.engine.schema_files import read_schema
-from omniray.engine.store import open_store
-from omniray.engine.sweep import SweepReport
+from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
+from omniray.coordinator.actors.cluster import Place, Storage, find, ray
+from omniray.coordinator.actors.reconciler import Finalised, Mouth, Reconciler
+from omniray.coordinator.actors.steps import Remark
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.maintenance.sweep import SweepReport
+from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
+from omniray.engine.store.open_store import open_store
 
 log = logging.getLogger("omniray")
 

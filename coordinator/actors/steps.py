@@ -15,31 +15,32 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from omniray.coordinator.conflicts import JudgedRound, WriteAnswer, judge_round
-from omniray.coordinator.facts import Reader, RoundState
-from omniray.coordinator.gauges import Gauges
-from omniray.coordinator.round_events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
-from omniray.coordinator.table_queues import Base, Cold, StagedPin, TableStage, Taken
-from omniray.engine.errors import (
+from omniray.coordinator.actors.facts import Reader, RoundState
+from omniray.coordinator.actors.gauges import Gauges
+from omniray.coordinator.actors.table_queues import Base, Cold, StagedPin, TableStage, Taken
+from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round
+from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
+from omniray.engine.base.errors import (
     Fenced,
     OmnirayError,
     PayloadMismatch,
     StorageError,
     TableDrift,
 )
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import DRIFT_ADVICE
-from omniray.engine.line import Commit as LineCommit
-from omniray.engine.line import CommitObject, Fate, Recovery, follow
-from omniray.engine.lineage import Lineage
-from omniray.engine.process import this_process
-from omniray.engine.request import Request
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars
-from omniray.engine.staging import announce
-from omniray.engine.store import ObjectStore
-from omniray.engine.tip import Tip
-from omniray.engine.write import Resolution, first_outcome, refuse_swept
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import this_process
+from omniray.engine.commit.first_outcome import first_outcome
+from omniray.engine.commit.staging import announce
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.judge.resolution import Resolution, refuse_swept
+from omniray.engine.line.commit_object import Commit as LineCommit
+from omniray.engine.line.commit_object import CommitObject, Fate, Recovery, follow
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.final_names import DRIFT_ADVICE
+from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
 

@@ -15,15 +15,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.line import CommitObject, Pin
-from omniray.engine.schema import ID, Schema
-from omniray.engine.sidecar import SidecarTable
-from omniray.engine.staging import stage_table
-from omniray.engine.state import PinnedState, TableCache
-from omniray.engine.store import ObjectStore
-from omniray.engine.tables import TableStorage, VersionTaken
-from omniray.engine.write import TableWrite
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.commit.staging import stage_table
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.line.sidecar import SidecarTable
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import TableStorage, VersionTaken
 
 THREADS = 16
 

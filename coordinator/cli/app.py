@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import omniray
-from omniray.coordinator.cli_arguments import (
+from omniray.coordinator.cli.arguments import (
     Actor,
     AsJson,
     At,
@@ -33,11 +33,11 @@ from omniray.coordinator.cli_arguments import (
     parameters,
     read_text,
 )
-from omniray.coordinator.cli_output import Output, counted, opening, reporting
-from omniray.coordinator.cli_pipeline import app as pipeline_app
-from omniray.coordinator.cli_recovery import app as recovery_app
-from omniray.coordinator.cli_service import app as service_app
-from omniray.coordinator.cli_stress import app as stress_app
+from omniray.coordinator.cli.output import Output, counted, opening, reporting
+from omniray.coordinator.cli.pipeline import app as pipeline_app
+from omniray.coordinator.cli.recovery import app as recovery_app
+from omniray.coordinator.cli.service import app as service_app
+from omniray.coordinator.cli.stress import app as stress_app
 
 if TYPE_CHECKING:
     from omniray import Graph, LineageEntry, WriteResult
@@ -274,7 +274,7 @@ def version(as_json: AsJson = False) -> None:
     """Print the version of omniray, of Lance and of the storage format."""
     from importlib.metadata import version as installed
 
-    from omniray.engine.line import FORMAT
+    from omniray.engine.line.commit_object import FORMAT
 
     with reporting(as_json) as out:
         ours, lance, python = omniray.__version__, installed("pylance"), platform.python_version()

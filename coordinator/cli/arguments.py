@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 
 STDIN = "-"
 
@@ -70,14 +70,14 @@ def load_source(files: Sequence[str], format: str | None) -> tuple[str | list[st
         return list(files), format
     if len(files) > 1:
         raise typer.BadParameter("'-' can't be combined with other files", param_hint="FILE")
-    from omniray.engine.source_files import STDIN_PATH
+    from omniray.engine.rows.source_files import STDIN_PATH
 
     return STDIN_PATH, format or "jsonl"
 
 
 def read_text(path: str) -> str:
     """The whole text of a UTF-8 file, or of standard input for `-`."""
-    from omniray.engine.source_files import not_utf8, unreadable
+    from omniray.engine.rows.source_files import not_utf8, unreadable
 
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()

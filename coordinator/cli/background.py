@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omniray.engine.errors import Unreachable
+from omniray.engine.base.errors import Unreachable
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import omniray
-from omniray.engine.errors import OmnirayError
+from omniray.engine.base.errors import OmnirayError
 
 if TYPE_CHECKING:  # rich is imported when there is something to draw: `--help` needs none of it
     from rich.console import Console
     from rich.table import Table
 
     from omniray import Graph
-    from omniray.engine.heal import RecoveryReport
+    from omniray.engine.recovery.recoverer import RecoveryReport
 
 BUG = 1
 INTERRUPTED = 130

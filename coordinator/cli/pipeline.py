@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omniray.coordinator.cli_arguments import AsJson, examples
-from omniray.coordinator.cli_output import Output, counted, printable, reporting
-from omniray.engine.errors import InputError
+from omniray.coordinator.cli.arguments import AsJson, examples
+from omniray.coordinator.cli.output import Output, counted, printable, reporting
+from omniray.engine.base.errors import InputError
 
 if TYPE_CHECKING:
     from omniray.workers.spark.pipeline.report import Report
@@ -57,6 +57,7 @@ def run(
         for package in ("yaml", "pyspark"):
             if find_spec(package) is None:
                 raise InputError("pipelines need Spark, which is not installed: pip install 'omniray[spark]'")
+        from omniray.coordinator.client.client import connect
         from omniray.workers.spark.pipeline.config import read_pipeline
         from omniray.workers.spark.pipeline.run import run as run_pipeline
         from omniray.workers.spark.session import session
@@ -64,7 +65,8 @@ def run(
         pipeline = read_pipeline(file)  # before Spark is started, which takes a while
         with _progress(out) as tell:
             tell("starting Spark")
-            report = run_pipeline(pipeline, session("omniray pipeline"), run_id=run_id, dry_run=dry_run, tell=tell)
+            spark = session("omniray pipeline", connect)
+            report = run_pipeline(pipeline, spark, connect, run_id=run_id, dry_run=dry_run, tell=tell)
         _show(report, out)
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import omniray
-from omniray.coordinator.cli_arguments import Actor, AsJson, StorageOptions, Uri, actor_or_user, examples, pairs
-from omniray.coordinator.cli_output import counted, opening, reporting
+from omniray.coordinator.cli.arguments import Actor, AsJson, StorageOptions, Uri, actor_or_user, examples, pairs
+from omniray.coordinator.cli.output import counted, opening, reporting
 
 if TYPE_CHECKING:
     from omniray import Recovery
-    from omniray.engine.drift import Drift, ForeignVersion
-    from omniray.engine.heal import RecoveryReport
-    from omniray.engine.repair import RepairReport
-    from omniray.engine.sweep import SweepReport, TableSweep
+    from omniray.engine.maintenance.sweep import SweepReport, TableSweep
+    from omniray.engine.recovery.drift import Drift, ForeignVersion
+    from omniray.engine.recovery.recoverer import RecoveryReport
+    from omniray.engine.recovery.repair import RepairReport
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}

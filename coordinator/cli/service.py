@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import omniray
-from omniray.coordinator.cli_arguments import AsJson, StorageOptions, Uri, examples, pairs
-from omniray.coordinator.cli_output import Output, reporting
+from omniray.coordinator.cli.arguments import AsJson, StorageOptions, Uri, examples, pairs
+from omniray.coordinator.cli.output import Output, reporting
 
 if TYPE_CHECKING:
     from omniray import Graph
-    from omniray.coordinator.cli_status import Lookout
-    from omniray.coordinator.service import Service
+    from omniray.coordinator.cli.status import Lookout
+    from omniray.coordinator.client.service import Service
 
 DRAIN_TIMEOUT_S = 60.0
 STATUS_TIMEOUT_S = 60.0
@@ -75,7 +75,7 @@ def status(
     """Show the coordinator that serves a graph: queues, rounds, latencies; ends with 0 only if it answers."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
-        from omniray.coordinator.cli_status import COLUMNS, Lookout, document, rows
+        from omniray.coordinator.cli.status import COLUMNS, Lookout, document, rows
 
         lookout = Lookout(graph, uri, options)
         try:
@@ -100,8 +100,8 @@ def down(
     """Take the coordinator down: what it accepted is committed first, then everybody may write without it."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
-        from omniray.coordinator import cluster
-        from omniray.coordinator.service import find
+        from omniray.coordinator.actors import cluster
+        from omniray.coordinator.client.service import find
 
         found = find(graph, uri, options)
         if found is None:
@@ -122,8 +122,9 @@ def down(
 
 def _serve(out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, options: dict[str, str]) -> None:
     """Serve in the foreground. What somebody else has started is left running in the end, unless it is taken over."""
-    from omniray.coordinator import cluster, upkeep
-    from omniray.coordinator.service import serve
+    from omniray.coordinator.actors import cluster
+    from omniray.coordinator.cli import upkeep
+    from omniray.coordinator.client.service import serve
 
     already = None if take_over else graph.owner
     service = serve(graph, uri, options, address, take_over=take_over)
@@ -155,7 +156,7 @@ def _began(service: Service, graph: Graph, already: str | None) -> dict[str, Any
 
 
 def _began_text(began: dict[str, Any]) -> str:
-    from omniray.engine.owner import Incarnation
+    from omniray.engine.line.owner import Incarnation
 
     by = f"{Incarnation.parse(began['owner']).process}, epoch {began['epoch']}"
     what = "a coordinator serves already" if began["joined"] else "serving"
@@ -165,9 +166,9 @@ def _began_text(began: dict[str, Any]) -> str:
 def _detach(
     out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, storage_option: list[str]
 ) -> None:
-    from omniray.coordinator import background
+    from omniray.coordinator.cli import background
 
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "up", uri, "--json"]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--json"]
     command += ["--address", address] if address is not None else []
     command += ["--take-over"] if take_over else []
     command += [part for option in storage_option for part in ("--storage-option", option)]
@@ -187,8 +188,8 @@ def _watch(out: Output, lookout: Lookout) -> None:
     """Show what there is to see once a second; Ctrl-C is the way to end it, and so no error."""
     import msgspec
 
-    from omniray.coordinator.cli_status import COLUMNS, document, rows, unreachable_rows
-    from omniray.engine.errors import OmnirayError
+    from omniray.coordinator.cli.status import COLUMNS, document, rows, unreachable_rows
+    from omniray.engine.base.errors import OmnirayError
 
     try:
         if out.as_json:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from omniray.coordinator.cli_output import counted
-from omniray.engine.errors import StorageError, Unreachable
+from omniray.coordinator.cli.output import counted
+from omniray.engine.base.errors import StorageError, Unreachable
 
 if TYPE_CHECKING:
     from omniray import Graph
-    from omniray.coordinator.gauges import Rates
-    from omniray.coordinator.publisher_actor import Status
-    from omniray.coordinator.service import Service
+    from omniray.coordinator.actors.gauges import Rates
+    from omniray.coordinator.actors.publisher_actor import Status
+    from omniray.coordinator.client.service import Service
 
 COLUMNS = ("coordinator", "")
 LOOK_TIMEOUT_S = 10.0
@@ -50,13 +50,13 @@ class Lookout:
             time.sleep(max(0.0, next_at - time.monotonic()))
 
     def leave(self) -> None:
-        from omniray.coordinator import cluster
+        from omniray.coordinator.actors import cluster
 
         self._service = None
         cluster.leave()
 
     def _find(self) -> Service:
-        from omniray.coordinator.service import find
+        from omniray.coordinator.client.service import find
 
         found = find(self._graph, self._uri, self._options)
         if found is None:
@@ -74,7 +74,7 @@ def document(status: Status) -> dict[str, Any]:
 
 def rows(status: Status) -> list[Row]:
     """A status as a person reads it, the most asked for first."""
-    from omniray.engine.owner import Incarnation
+    from omniray.engine.line.owner import Incarnation
 
     rates = status.rates
     return [

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omniray.coordinator.cli_arguments import AsJson, StorageOptions, examples, pairs
-from omniray.coordinator.cli_output import Output, counted, reporting
+from omniray.coordinator.cli.arguments import AsJson, StorageOptions, examples, pairs
+from omniray.coordinator.cli.output import Output, counted, reporting
 
 if TYPE_CHECKING:
     from omniray.coordinator.stress.report import Report

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 
-from omniray.coordinator import cluster
-from omniray.coordinator.service import Service
-from omniray.engine.errors import Fenced, StorageError, Unreachable
+from omniray.coordinator.actors import cluster
+from omniray.coordinator.client.service import Service
+from omniray.engine.base.errors import Fenced, StorageError, Unreachable
 from omniray.engine.graph import Graph
-from omniray.engine.line import EMBEDDED
-from omniray.engine.owner import Incarnation
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.line.owner import Incarnation
 
 LOOK_EVERY_S = 1.0
 DOUBTS_MAX = 10  # looks in a row that say it is over; less than Ray itself takes to give up, in which it ends us

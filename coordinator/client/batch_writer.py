@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
-from omniray.engine.write import WriteResult
+from omniray.engine.base.errors import InputError
+from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.rows.mode import Mode
 
 ROWS = 1_000
 IN_FLIGHT = 8

@@ -20,13 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from omniray.coordinator.actor import first_line
-from omniray.coordinator.batch_writer import IN_FLIGHT, ROWS, BatchWriter
-from omniray.coordinator.cluster import ray
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.service import Service, absolute, serve
-from omniray.engine.author import Author
-from omniray.engine.errors import (
+from omniray.coordinator.actors.actor import first_line
+from omniray.coordinator.actors.cluster import ray
+from omniray.coordinator.client.batch_writer import IN_FLIGHT, ROWS, BatchWriter
+from omniray.coordinator.client.service import Service, absolute, serve
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine.base.errors import (
     Conflict,
     Fenced,
     InputError,
@@ -37,26 +36,26 @@ from omniray.engine.errors import (
     StorageError,
     Withdrawn,
 )
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.graph import Graph
-from omniray.engine.heal import RecoveryReport
-from omniray.engine.identity import checked_txn_id
-from omniray.engine.keylog import ROOMY, KeyMemory
-from omniray.engine.line import Recovery
-from omniray.engine.load import LoadIntent, Progress
-from omniray.engine.load_options import LoadOptions
-from omniray.engine.manifest import LineageEntry
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.request import Header, MutationRequest, PreparedRequest, Request
-from omniray.engine.schema import Schema
-from omniray.engine.snapshot import Snapshot
-from omniray.engine.source_files import find_file
-from omniray.engine.store import open_store
-from omniray.engine.write import Affected, Outcome, Resolution, WriteResult
+from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.judge.keylog import ROOMY, KeyMemory
+from omniray.engine.judge.resolution import Affected, Outcome, Resolution, WriteResult
+from omniray.engine.line.commit_object import Recovery
+from omniray.engine.reading.snapshot import Snapshot
+from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.rows.source_files import find_file
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.open_store import open_store
+from omniray.engine.writes.load import LoadIntent, Progress
+from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.write_requests import Header, MutationRequest, PreparedRequest, Request
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
-    from omniray.coordinator.publisher_actor import Status
-    from omniray.spark import SparkTransaction
+    from omniray.coordinator.actors.publisher_actor import Status
 
 log = logging.getLogger("omniray")
 
@@ -236,16 +235,6 @@ class Client:
         """`mutate`, in the background."""
         self._refuse_closed()
         return self._pool.submit(self.mutate, text, params, **options)
-
-    def spark_transaction(
-        self, *, mode: str = "append", txn_id: str | None = None, actor: str | None = None, tenant: str | None = None
-    ) -> SparkTransaction:
-        """Several Spark frames in one atomic commit: `with …spark_transaction() as tx: tx.write(df, "Person")`."""
-        from omniray.spark import transaction  # only for those who have Spark
-
-        self._refuse_closed()
-        author = self.written_by(actor, tenant)
-        return transaction(self, mode=mode, txn_id=txn_id, actor=author.actor, tenant=author.tenant)
 
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
         """A writer that gathers records and loads them in batches; `options` are those of `load`.

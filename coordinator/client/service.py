@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from omniray.coordinator import cluster
-from omniray.coordinator.cluster import Place, Storage, ray
-from omniray.coordinator.wire import packed, unpacked
-from omniray.engine.commit_log import MAIN_BRANCH
-from omniray.engine.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
+from omniray.coordinator.actors import cluster
+from omniray.coordinator.actors.cluster import Place, Storage, ray
+from omniray.coordinator.door.wire import packed, unpacked
+from omniray.engine.base.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
 from omniray.engine.graph import Graph
-from omniray.engine.heal import RecoveryReport
-from omniray.engine.line import EMBEDDED
-from omniray.engine.owner import Incarnation, is_owner_known_dead
-from omniray.engine.request import Request
+from omniray.engine.line.commit_log import MAIN_BRANCH
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.line.owner import Incarnation, is_owner_known_dead
+from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.writes.write_requests import Request
 
 if TYPE_CHECKING:
-    from omniray.coordinator.conflicts import WriteAnswer
-    from omniray.coordinator.publisher_actor import Status
+    from omniray.coordinator.actors.publisher_actor import Status
+    from omniray.coordinator.rounds.conflicts import WriteAnswer
 
 START_TIMEOUT_S = 120.0
 LOOK_EVERY_S = 0.2
@@ -168,7 +168,7 @@ def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s
 
     One that was taken down by somebody who went away before its end is ended here, and another one created.
     """
-    from omniray.coordinator.publisher_actor import HasLeft, create_publisher
+    from omniray.coordinator.actors.publisher_actor import HasLeft, create_publisher
 
     deadline = time.monotonic() + timeout_s
     while True:

@@ -32,13 +32,13 @@ from rich.table import Table
 from rich.text import Text
 
 import omniray
-from omniray.coordinator import cluster
-from omniray.coordinator.cluster import Place, ray
-from omniray.coordinator.narrator import Narrator
-from omniray.engine import failpoints
-from omniray.engine.commit_log import MAIN_BRANCH
-from omniray.engine.failpoints import Point
-from omniray.engine.owner import Incarnation
+from omniray.coordinator.actors import cluster
+from omniray.coordinator.actors.cluster import Place, ray
+from omniray.coordinator.demo.narrator import Narrator
+from omniray.engine.base import failpoints
+from omniray.engine.base.failpoints import Point
+from omniray.engine.line.commit_log import MAIN_BRANCH
+from omniray.engine.line.owner import Incarnation
 
 SCHEMA = """\
 node Person { name: String @key  age: I32  @range(age, 0..150) }

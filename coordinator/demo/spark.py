@@ -20,9 +20,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import omniray
-from omniray.coordinator.narrator import Narrator
-from omniray.workers.spark.pipeline.run import run_file
-from omniray.workers.spark.session import session
+from omniray.coordinator.demo.narrator import Narrator
+from omniray.spark import run_pipeline, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +109,7 @@ def _acquaintances() -> Iterator[dict[str, Any]]:
 def run_and_count(tell: Narrator, folder: Path, spark: SparkSession) -> Report:
     """Run it, and hold the counts against what was planted and against a scan of the graph."""
     tell.step("Run it")
-    report = run_file(folder / "pipeline.yml", spark, tell=tell.say)
+    report = run_pipeline(folder / "pipeline.yml", spark, tell=tell.say)
     people, knows = report.types
     tell.show(
         people.rejected == dict.fromkeys(BAD_PEOPLE, 1),
@@ -141,7 +140,7 @@ def show_rejects(tell: Narrator, folder: Path, spark: SparkSession, report: Repo
 
 def run_again(tell: Narrator, folder: Path, spark: SparkSession, report: Report) -> None:
     tell.step("Run it again under the same id")
-    again = run_file(folder / "pipeline.yml", spark, run_id=report.run_id)
+    again = run_pipeline(folder / "pipeline.yml", spark, run_id=report.run_id)
     tell.say(str(again))
     with omniray.open(str(folder / "graph"), read_only=True) as graph:
         commits = len(graph.history()) - 1

@@ -17,14 +17,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omniray.coordinator.together import judge_together, runs
-from omniray.engine.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, OmnirayError
-from omniray.engine.overlay import Overlay
-from omniray.engine.pinned import State
-from omniray.engine.request import Request
-from omniray.engine.schema import Schema
-from omniray.engine.verdict import Violation
-from omniray.engine.write import Resolution, TableWrite, WriteResult
+from omniray.coordinator.rounds.together import judge_together, runs
+from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, OmnirayError
+from omniray.engine.judge.overlay import Overlay
+from omniray.engine.judge.pinned import State
+from omniray.engine.judge.resolution import Resolution, TableWrite, WriteResult
+from omniray.engine.judge.verdict import Violation
+from omniray.engine.schema.types import Schema
+from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
 

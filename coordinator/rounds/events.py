@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omniray.coordinator.fairness import Ticket
-from omniray.engine.errors import OmnirayError
+from omniray.coordinator.rounds.fairness import Ticket
+from omniray.engine.base.errors import OmnirayError
 
 # Events
 

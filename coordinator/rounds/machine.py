@@ -22,8 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from omniray.coordinator.fairness import RoundLimits, TenantQueue, Ticket
-from omniray.coordinator.round_events import (
+from omniray.coordinator.rounds.events import (
     Abandoned,
     Commit,
     Confirm,
@@ -48,7 +47,8 @@ from omniray.coordinator.round_events import (
     Submitted,
     Unreserved,
 )
-from omniray.engine.errors import OmnirayError, Withdrawn
+from omniray.coordinator.rounds.fairness import RoundLimits, TenantQueue, Ticket
+from omniray.engine.base.errors import OmnirayError, Withdrawn
 
 UNDER_WAY_MAX = 2
 CROWD = 2

@@ -13,17 +13,17 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from omniray.engine.constraints import judge
-from omniray.engine.keylog import KeyLog
-from omniray.engine.load_options import OnError
-from omniray.engine.mode import Mode
-from omniray.engine.pinned import ROWADDR, State
-from omniray.engine.request import LoadRequest, Request
-from omniray.engine.row_sink import edited
-from omniray.engine.schema import ANY_CARDINALITY, DST, ID, SRC, EdgeType, Schema, Unique
-from omniray.engine.tables import NOTHING_REPLACED
-from omniray.engine.verdict import Verdict
-from omniray.engine.write import Affected, Resolution, TableWrite
+from omniray.engine.judge.constraints import judge
+from omniray.engine.judge.keylog import KeyLog
+from omniray.engine.judge.pinned import ROWADDR, State
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.judge.verdict import Verdict
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ANY_CARDINALITY, DST, ID, SRC, EdgeType, Schema, Unique
+from omniray.engine.tables.storage import NOTHING_REPLACED
+from omniray.engine.writes.options import OnError
+from omniray.engine.writes.row_sink import edited
+from omniray.engine.writes.write_requests import LoadRequest, Request
 
 LOOKUP_KEYS_MAX = 1_000_000
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from omniray.coordinator.cluster import Place, find
-from omniray.coordinator.service import QUEUE_OWNERS_MAX
+from omniray.coordinator.actors.cluster import Place, find
+from omniray.coordinator.client.service import QUEUE_OWNERS_MAX
 from omniray.coordinator.stress.fault_proxy import FaultProxy, Weather
 from omniray.coordinator.stress.history import NOBODY, Disturbed, HistoryFile
 from omniray.coordinator.stress.nodes import Nodes, pid_of

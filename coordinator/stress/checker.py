@@ -20,8 +20,8 @@ from omniray.coordinator.stress.history import UNTYPED, Event, Failed, Succeeded
 from omniray.coordinator.stress.operation import TABLE_KEYS, Delete, Update
 from omniray.coordinator.stress.replay import MODELLED_KINDS, replay_violations
 from omniray.coordinator.stress.violation import Rule, Violation
-from omniray.engine.errors import ExpectedVersionMismatch, Fenced
-from omniray.engine.recovery import RECORDED_AS, Decision
+from omniray.engine.base.errors import ExpectedVersionMismatch, Fenced
+from omniray.engine.recovery.rules import RECORDED_AS, Decision
 
 
 @dataclass(frozen=True, slots=True)

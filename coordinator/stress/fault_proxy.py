@@ -18,7 +18,7 @@ from enum import StrEnum
 from multiprocessing.connection import Connection
 from urllib.parse import urlsplit
 
-from omniray.engine.errors import StorageError
+from omniray.engine.base.errors import StorageError
 
 DELAY_S = 0.5
 START_TIMEOUT_S = 60.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from omniray.coordinator.stress.operation import ROW_TYPES, StressedGraph, TypeName
-from omniray.engine.line import Recovery
-from omniray.engine.manifest import LineageEntry
+from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.line.commit_object import Recovery
 
 
 @dataclass(frozen=True, slots=True)

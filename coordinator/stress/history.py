@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from omniray.coordinator.stress.operation import TypeName, Write
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 
 NOBODY = -1
 """The writer of an event that is no writer's: what was done to the system from outside."""

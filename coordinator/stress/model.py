@@ -26,7 +26,7 @@ from omniray.coordinator.stress.operation import (
     found_by,
     type_of,
 )
-from omniray.engine.errors import ConstraintViolation, KeyConflict
+from omniray.engine.base.errors import ConstraintViolation, KeyConflict
 
 Item = tuple[TypeName, str]
 """A row by its type and key."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from omniray.coordinator.cluster import find, join, ray
+from omniray.coordinator.actors.cluster import find, join, ray
 
 OBJECT_STORE_BYTES = 100 << 20
 ANSWER_TIMEOUT_S = 5.0

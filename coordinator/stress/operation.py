@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from omniray.engine.line import Recovery
-from omniray.engine.manifest import LineageEntry
-from omniray.engine.snapshot import Snapshot
-from omniray.engine.write import WriteResult
+from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.line.commit_object import Recovery
+from omniray.engine.reading.snapshot import Snapshot
 
 OWNED_MAX = 3
 

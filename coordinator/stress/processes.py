@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from omniray.coordinator.client import Client, connect
+from omniray.coordinator.client.client import Client, connect
 from omniray.coordinator.stress.writer import NS_PER_S, run_writer
-from omniray.engine.errors import OmnirayError, StorageError, Unreachable
+from omniray.engine.base.errors import OmnirayError, StorageError, Unreachable
 
 STARTING_MAX = 4
 START_TIMEOUT_S = 180.0

@@ -12,8 +12,8 @@ from omniray.coordinator.stress.history import Failed, Read, Succeeded
 from omniray.coordinator.stress.model import Affected, Model, digest_of
 from omniray.coordinator.stress.operation import ENDS, ROW_TYPES, Row, TypeName, row_of
 from omniray.coordinator.stress.violation import Rule, Violation
-from omniray.engine.errors import ConstraintViolation, KeyConflict
-from omniray.engine.manifest import LineageEntry
+from omniray.engine.base.errors import ConstraintViolation, KeyConflict
+from omniray.engine.history.manifest import LineageEntry
 
 MODELLED_KINDS = (KeyConflict.kind, ConstraintViolation.kind)
 """The refusals of which the model can say whether there was a reason."""

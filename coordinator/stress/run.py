@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from omniray.coordinator.service import Service, serve
+from omniray.coordinator.client.service import Service, serve
 from omniray.coordinator.stress.chaos import Chaos
 from omniray.coordinator.stress.checker import check
 from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
@@ -22,7 +22,7 @@ from omniray.coordinator.stress.processes import Task, Writers
 from omniray.coordinator.stress.report import Report, summarise
 from omniray.coordinator.stress.schedule import schedule
 from omniray.engine import graph as graphs
-from omniray.engine.errors import InputError, OmnirayError, StorageError
+from omniray.engine.base.errors import InputError, OmnirayError, StorageError
 from omniray.engine.graph import Graph
 
 TICK_S = 0.1
@@ -49,7 +49,7 @@ class Plan:
         """The endpoint of the store, if a proxy can stand before it."""
         if not self.uri.startswith("s3://"):
             return None
-        from omniray.engine.store_s3 import resolve_options
+        from omniray.engine.store.s3 import resolve_options
 
         endpoint = resolve_options(self.storage_options or {}, os.environ).get("aws_endpoint", "")
         return endpoint if urlsplit(endpoint).scheme == "http" else None

@@ -25,7 +25,7 @@ from omniray.coordinator.stress.operation import (
     Update,
     Write,
 )
-from omniray.engine.identity import mint_ulids
+from omniray.engine.rows.row_ids import mint_ulids
 
 HOT = tuple(f"hot-{n}" for n in range(6))
 CONTESTED = tuple(f"contested-{n}" for n in range(12))

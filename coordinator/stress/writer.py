@@ -31,8 +31,8 @@ from omniray.coordinator.stress.operation import (
     row_of,
 )
 from omniray.coordinator.stress.workload import Look, Submit, steps
-from omniray.engine.errors import OmnirayError
-from omniray.engine.snapshot import Snapshot
+from omniray.engine.base.errors import OmnirayError
+from omniray.engine.reading.snapshot import Snapshot
 
 NS_PER_S = 1_000_000_000
 

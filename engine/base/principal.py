@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 
 NAME_CHARS_MAX = 256
 _NAME_SHOWN_MAX = 80

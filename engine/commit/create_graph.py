@@ -13,22 +13,22 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import GraphExists, OmnirayError, StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import Finaliser
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, AcceptedSchema, Answer, Commit, CommitObject, Fate, Pin
-from omniray.engine.manifest import Manifest
-from omniray.engine.process import this_process
-from omniray.engine.schema import ElementType, Schema
-from omniray.engine.schema_files import BIRTH_SEQ
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.schema_printer import schema_hash
-from omniray.engine.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.store import PROBE, TEMPORARY, ObjectStore
-from omniray.engine.tables import TableBirth, TableStorage
-from omniray.engine.tip import Tip
+from omniray.engine.base.errors import GraphExists, OmnirayError, StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.accepted_schema import BIRTH_SEQ
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, AcceptedSchema, Commit, CommitObject, Fate, Pin
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.printer import schema_hash
+from omniray.engine.schema.types import ElementType, Schema
+from omniray.engine.store.object_store import PROBE, TEMPORARY, Answer, ObjectStore
+from omniray.engine.tables.storage import TableBirth, TableStorage
 
 log = logging.getLogger("omniray")
 
@@ -139,7 +139,7 @@ def _stage(store: ObjectStore, births: Iterable[TableBirth]) -> None:
 
 
 def _put(store: ObjectStore, line: CommitLog, first: CommitObject) -> None:
-    fate = Tip(line, Manifest(store, MAIN), first).put(first)
+    fate = Tip(line, first, is_folded=Manifest(store, MAIN).is_folded).put(first)
     reach(Point.INIT_AFTER_PUT)
     if fate is not Fate.LANDED:
         raise GraphExists(f"{store.uri} was created by somebody else meanwhile; open it instead", uri=store.uri)

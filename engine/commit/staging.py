@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
-from omniray.engine.errors import StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import CommitObject, Pin
-from omniray.engine.mode import Mode
-from omniray.engine.process import Process, this_process
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.state import TableCache
-from omniray.engine.store import ObjectStore
-from omniray.engine.tables import StagedRows, StagedVersion, TableStorage, VersionTaken
-from omniray.engine.write import Intent, Resolution, TableWrite
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import Process, this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.judge.resolution import Intent, Resolution, TableWrite
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import StagedRows, StagedVersion, TableStorage, VersionTaken
 
 log = logging.getLogger("omniray")
 

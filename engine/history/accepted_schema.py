@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import NotFound, SchemaError, StorageError
-from omniray.engine.line import FORMAT, AcceptedSchema, Answer, check_format
-from omniray.engine.schema import Schema
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.schema_printer import schema_hash
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import NotFound, SchemaError, StorageError
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import FORMAT, AcceptedSchema, check_format
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.printer import schema_hash
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import Answer, ObjectStore
 
 SCHEMA_TEXT = "_schema.pg"
 SCHEMA_STATE = "__schema_state.json"

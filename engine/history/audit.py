@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
-from omniray.engine.errors import StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.line import CommitObject, Recovery
-from omniray.engine.store import ObjectStore
-from omniray.engine.swap import SwapTable, lance_errors
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.history.cas_table import SwapTable, lance_errors
+from omniray.engine.line.commit_object import CommitObject, Recovery
+from omniray.engine.store.object_store import ObjectStore
 
 PATH = "_graph_commit_recoveries.lance"
 TAIL_ROWS_MAX = 1024

@@ -17,14 +17,14 @@ import lance
 import pyarrow as pa
 from lance.commit import CommitConflictError
 
-from omniray.engine import archive
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
-from omniray.engine.errors import StorageError
-from omniray.engine.line import FORMAT, Answer, check_format
-from omniray.engine.namespace import Attempt
-from omniray.engine.store import ObjectStore
-from omniray.engine.version_names import final_name
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import StorageError
+from omniray.engine.line.commit_object import FORMAT, check_format
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.empty_table import FIRST_MANIFEST, empty_table_files
+from omniray.engine.tables.lance_namespace import Attempt
+from omniray.engine.tables.version_names import final_name
 
 STAMP = b"omniray:internal_schema_version"
 KEPT_VERSIONS = 64

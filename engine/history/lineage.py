@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import InputError, InvariantViolation, NotFound
-from omniray.engine.identity import is_ulid
-from omniray.engine.line import CommitObject, Pin, Recovery, reaches
-from omniray.engine.manifest import LineageEntry, Manifest, Step, entries_of
+from omniray.engine.base.errors import InputError, InvariantViolation, NotFound
+from omniray.engine.base.ulids import is_ulid
+from omniray.engine.history.manifest import LineageEntry, Manifest, Step, entries_of
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject, Pin, Recovery, reaches
 
 READS_MAX = 8
 STEPS_AT_ONCE = 1024

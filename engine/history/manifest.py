@@ -27,13 +27,13 @@ import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
-from omniray.engine import audit
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.errors import InvariantViolation, StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.line import SEQ_MAX, Commit, CommitObject, Pin, Recovery
-from omniray.engine.store import ObjectStore
-from omniray.engine.swap import SwapTable, lance_errors
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import InvariantViolation, StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.history import audit
+from omniray.engine.history.cas_table import SwapTable, lance_errors
+from omniray.engine.line.commit_object import SEQ_MAX, Commit, CommitObject, Pin, Recovery
+from omniray.engine.store.object_store import ObjectStore
 
 PATH = "__manifest"
 TAIL_ROWS_MAX = 1024
@@ -165,6 +165,11 @@ class Manifest:
     def commit(self, commit_id: str) -> LineageEntry | None:
         found = self._rows(_is("graph_commit") & _has_id(commit_id))
         return _entry(found.to_pylist()[0]) if found.num_rows else None
+
+    def is_folded(self, obj: CommitObject) -> bool:
+        """Whether this very object, which has commits, is part of the lineage."""
+        found = self.commit(obj.commits[-1].commit_id)
+        return found is not None and found.op_id == obj.op_id
 
     def commits_with(self, commit_ids: Collection[str]) -> list[LineageEntry]:
         """Those of the commits that are folded."""

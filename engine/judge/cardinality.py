@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from omniray.engine.case import NO_VIOLATIONS, Bench, Case, one_per_row
-from omniray.engine.errors import ConstraintViolation
-from omniray.engine.mode import Mode
-from omniray.engine.schema import SRC, Cardinality, EdgeType
-from omniray.engine.sets import Relation, shown, text
+from omniray.engine.base.errors import ConstraintViolation
+from omniray.engine.judge.relations import Relation, shown, text
+from omniray.engine.judge.table_judgement import NO_VIOLATIONS, Bench, Case, one_per_row
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import SRC, Cardinality, EdgeType
 
 
 def look_up_degrees(bench: Bench, edge: EdgeType, case: Case) -> Relation:

@@ -13,17 +13,17 @@ from functools import partial
 
 import pyarrow as pa
 
-from omniray.engine.cardinality import cardinality_violations, look_up_degrees
-from omniray.engine.case import Bench, Case
-from omniray.engine.endpoints import endpoint_violations, look_up_ends
-from omniray.engine.errors import ConstraintViolation
-from omniray.engine.keylog import KeyLog, no_keys
-from omniray.engine.mode import Mode
-from omniray.engine.pinned import Pinned, State
-from omniray.engine.schema import EdgeType, ElementType, Schema, Unique
-from omniray.engine.sets import Relation, Sets
-from omniray.engine.uniqueness import key_violations, unique_violations
-from omniray.engine.verdict import VIOLATIONS, Counts, TableVerdict, Verdict, Violation
+from omniray.engine.base.errors import ConstraintViolation
+from omniray.engine.judge.cardinality import cardinality_violations, look_up_degrees
+from omniray.engine.judge.endpoints import endpoint_violations, look_up_ends
+from omniray.engine.judge.keylog import KeyLog, no_keys
+from omniray.engine.judge.pinned import Pinned, State
+from omniray.engine.judge.relations import Relation, Sets
+from omniray.engine.judge.table_judgement import Bench, Case
+from omniray.engine.judge.uniqueness import key_violations, unique_violations
+from omniray.engine.judge.verdict import VIOLATIONS, Counts, TableVerdict, Verdict, Violation
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import EdgeType, ElementType, Schema, Unique
 
 __all__ = ["Counts", "State", "TableVerdict", "Verdict", "Violation", "judge"]
 

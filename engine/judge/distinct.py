@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from omniray.engine.errors import StorageError
+from omniray.engine.base.errors import StorageError
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.case import Bench, Case, one_per_row
-from omniray.engine.errors import ConstraintViolation
-from omniray.engine.mode import Mode
-from omniray.engine.schema import DST, ID, SRC, EdgeType
-from omniray.engine.sets import Relation, shown, text
+from omniray.engine.base.errors import ConstraintViolation
+from omniray.engine.judge.relations import Relation, shown, text
+from omniray.engine.judge.table_judgement import Bench, Case, one_per_row
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType
 
 Nodes = Mapping[str, Case]
 """The node tables by type name, judged already."""

@@ -19,12 +19,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
-from omniray.engine.records import place
-from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
-from omniray.engine.scratch import scratch_folder
-from omniray.engine.sets import WARM_MEMORY_LIMIT_MB, Relation, connect_warm, open_database
+from omniray.engine.base.errors import InputError
+from omniray.engine.base.scratch import scratch_folder
+from omniray.engine.judge.relations import WARM_MEMORY_LIMIT_MB, Relation, connect_warm, open_database
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import place
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType, Schema, Unique
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.mode import Mode
-from omniray.engine.pinned import ROWADDR, State
-from omniray.engine.schema import ID, ElementType, Schema
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows
-from omniray.engine.write import TableWrite
+from omniray.engine.judge.pinned import ROWADDR, State
+from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ID, ElementType, Schema
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 
 PENDING_ADDRESS = 1 << 63
 """Where the addresses of pending rows begin: Lance counts fragments in 32 bits, and uses up no half of them."""

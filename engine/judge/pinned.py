@@ -9,9 +9,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.keylog import key_columns
-from omniray.engine.schema import ID, SRC, ElementType
-from omniray.engine.sets import Relation, Sets
+from omniray.engine.judge.keylog import key_columns
+from omniray.engine.judge.relations import Relation, Sets
+from omniray.engine.schema.types import ID, SRC, ElementType
 
 ROWADDR = "_rowaddr"
 

@@ -20,8 +20,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine import distinct
-from omniray.engine.scratch import scratch_folder
+from omniray.engine.base.scratch import scratch_folder
+from omniray.engine.judge import distinct
 
 WARM_MEMORY_LIMIT_MB = 512
 JOINED_ROW_BYTES = 256

@@ -12,15 +12,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from omniray.engine.author import Author
-from omniray.engine.errors import PayloadMismatch, StorageError
-from omniray.engine.line import CommitObject
-from omniray.engine.manifest import LineageEntry
-from omniray.engine.mode import Mode
-from omniray.engine.pinned import State
-from omniray.engine.records import Rejection
-from omniray.engine.tables import StagedRows
-from omniray.engine.verdict import Verdict, Violation
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.principal import Author
+from omniray.engine.judge.pinned import State
+from omniray.engine.judge.verdict import Verdict, Violation
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import Rejection
+from omniray.engine.tables.storage import StagedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +113,6 @@ class Intent(Protocol):
         """Whether it must see the newest state first, because it fails if what it read moves."""
 
     def resolve(self, state: State) -> Resolution: ...
-
-
-def first_outcome(entry: LineageEntry, versions: Mapping[str, int], payload_hash: str) -> WriteResult:
-    """What a write did the first time, as its lineage entry tells; raises `PayloadMismatch` if it was another write.
-
-    A first time without a hash was a write whose id its caller did not choose, but was told when no clear answer came.
-    There is nothing to compare then, and nobody else can know the id.
-    """
-    if entry.payload_hash not in ("", payload_hash):
-        raise PayloadMismatch(
-            f"transaction {entry.commit_id} was committed with other data; use a new id for another write",
-            txn_id=entry.commit_id,
-        )
-    return WriteResult(entry.commit_id, entry.nodes, entry.edges, entry.rejected, versions, repeated=True)
 
 
 def as_rejection(violation: Violation) -> Rejection:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.errors import ConstraintViolation
-from omniray.engine.keylog import TableLog, key_columns
-from omniray.engine.mode import Mode
-from omniray.engine.pinned import ROWADDR, Pinned
-from omniray.engine.schema import ANY_CARDINALITY, DST, ID, SRC, EdgeType, ElementType
-from omniray.engine.sets import Relation, Sets, repeating
-from omniray.engine.verdict import Counts, TableVerdict
+from omniray.engine.base.errors import ConstraintViolation
+from omniray.engine.judge.keylog import TableLog, key_columns
+from omniray.engine.judge.pinned import ROWADDR, Pinned
+from omniray.engine.judge.relations import Relation, Sets, repeating
+from omniray.engine.judge.verdict import Counts, TableVerdict
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ANY_CARDINALITY, DST, ID, SRC, EdgeType, ElementType
 
 NO_ROWS = pa.array([], pa.int64())
 NO_IDS = Relation.of(pa.table({ID: pa.array([], pa.string())}))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.case import NO_VIOLATIONS, Bench, Case, one_per_row
-from omniray.engine.errors import ConstraintViolation, KeyConflict
-from omniray.engine.keylog import key_columns
-from omniray.engine.mode import Mode
-from omniray.engine.schema import ElementType, NodeType, Unique
-from omniray.engine.sets import Relation, repeating, shown, text
+from omniray.engine.base.errors import ConstraintViolation, KeyConflict
+from omniray.engine.judge.keylog import key_columns
+from omniray.engine.judge.relations import Relation, repeating, shown, text
+from omniray.engine.judge.table_judgement import NO_VIOLATIONS, Bench, Case, one_per_row
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ElementType, NodeType, Unique
 
 
 def key_violations(bench: Bench, case: Case) -> pa.Table:

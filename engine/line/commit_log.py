@@ -10,9 +10,9 @@ import contextlib
 import threading
 from dataclasses import dataclass
 
-from omniray.engine.errors import InvariantViolation, StorageError
-from omniray.engine.line import SEQ_MAX, Answer, CommitObject, belonging, decode, encode
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import InvariantViolation, StorageError
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, belonging, decode, encode
+from omniray.engine.store.object_store import Answer, ObjectStore
 
 MAIN = "main"
 MAIN_ULID = "0" * 26

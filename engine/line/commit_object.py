@@ -24,7 +24,8 @@ from typing import Literal
 
 import msgspec
 
-from omniray.engine.errors import FormatMismatch, InvariantViolation
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation
+from omniray.engine.store.object_store import Answer
 
 FORMAT = 1
 EMBEDDED = "embedded"
@@ -226,14 +227,6 @@ def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
 
 
 # Answers
-
-
-class Answer(StrEnum):
-    """What the store said to a put-if-absent."""
-
-    CREATED = "created"
-    REFUSED = "refused"
-    UNCLEAR = "unclear"
 
 
 class Fate(StrEnum):

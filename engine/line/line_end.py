@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from omniray.engine.clock import suspension_aware_clock
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
-from omniray.engine.line import Answer, CommitObject, Fate, believable, fate, landed_in, unlawful
-from omniray.engine.manifest import Manifest
+from omniray.engine.base.clock import suspension_aware_clock
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject, Fate, believable, fate, landed_in, unlawful
+from omniray.engine.store.object_store import Answer
 
 log = logging.getLogger("omniray")
 
@@ -41,21 +41,28 @@ class Tip:
     def __init__(
         self,
         commit_log: CommitLog,
-        manifest: Manifest,
         newest: CommitObject,
         *,
+        is_folded: Callable[[CommitObject], bool],
         read_at: float | None = None,
         clock: Callable[[], float] = suspension_aware_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._log, self._manifest = commit_log, manifest
+        self._log, self._is_folded = commit_log, is_folded
         self._clock, self._sleep = clock, sleep
         self.newest = newest
         self._read_at = clock() if read_at is None else read_at
 
     def another(self) -> Tip:
         """One more for another thread, which knows as much as this one."""
-        return Tip(self._log, self._manifest, self.newest, read_at=self._read_at, clock=self._clock, sleep=self._sleep)
+        return Tip(
+            self._log,
+            self.newest,
+            is_folded=self._is_folded,
+            read_at=self._read_at,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
 
     def refresh(self) -> CommitObject:
         """Read the newest object; the clock starts before the request that shows it."""
@@ -160,8 +167,7 @@ class Tip:
             return True
         if not ours.commits:  # nothing in the lineage would tell; what it said can be said again
             return False
-        folded = self._manifest.commit(ours.commits[-1].commit_id)
-        return folded is not None and folded.op_id == ours.op_id
+        return self._is_folded(ours)
 
 
 def _unknown(ours: CommitObject) -> OutcomeUnknown:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omniray.engine.errors import Fenced, LineOwned
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, CommitObject, change_owner
-from omniray.engine.process import Process, is_known_dead, this_process
-from omniray.engine.tip import Tip
+from omniray.engine.base.errors import Fenced, LineOwned
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import Process, is_known_dead, this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, change_owner
+from omniray.engine.line.line_end import Tip
 
 _SEPARATOR = "|"
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from omniray.engine.commit_log import HINT, CommitLog
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.line import SEQ_MAX, CommitObject
-from omniray.engine.store import ObjectStore, StoredFile
-from omniray.engine.tip import RETENTION_S
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.line.commit_log import HINT, CommitLog
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject
+from omniray.engine.line.line_end import RETENTION_S
+from omniray.engine.store.object_store import ObjectStore, StoredFile
 
 log = logging.getLogger("omniray")
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import msgspec
 from ulid import ULID
 
-from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
-from omniray.engine.identity import is_ulid
-from omniray.engine.line import Answer, CommitObject
-from omniray.engine.process import Process
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.base.process import Process
+from omniray.engine.base.ulids import is_ulid
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.store.object_store import Answer, ObjectStore
 
 FORMAT = 1
 FOLDER = "__recovery"

@@ -24,20 +24,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from omniray.engine import audit, manifest
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import NotFound, OmnirayError, StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import Finaliser
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, SEQ_MAX, CommitObject, remark
-from omniray.engine.manifest import Manifest
-from omniray.engine.owner import refuse_stranger
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import PROBE, ObjectStore, StoredFile, store_now_us
-from omniray.engine.tip import LineEnd
-from omniray.engine.versions import VersionReader
+from omniray.engine.base.errors import NotFound, OmnirayError, StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history import audit, manifest
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, SEQ_MAX, CommitObject, remark
+from omniray.engine.line.line_end import LineEnd
+from omniray.engine.line.owner import refuse_stranger
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import PROBE, ObjectStore, StoredFile, store_now_us
+from omniray.engine.tables.versions import VersionReader
 
 log = logging.getLogger("omniray")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from omniray.engine.errors import QueryError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.query import (
+from omniray.engine.base.errors import QueryError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.query.statements import (
     NOWHERE,
     Assignment,
     BoundDelete,
@@ -35,8 +35,8 @@ from omniray.engine.query import (
     Update,
     Value,
 )
-from omniray.engine.query_values import Misfit, fit, fits, read_param
-from omniray.engine.schema import (
+from omniray.engine.query.values import Misfit, fit, fits, read_param
+from omniray.engine.schema.types import (
     DST,
     ID,
     SRC,

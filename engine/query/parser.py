@@ -6,13 +6,14 @@ Everything that can be known without a schema is checked here, the mixing of del
 from __future__ import annotations
 
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 from lark import Token, Transformer, v_args
 
-from omniray.engine.errors import ParseError
-from omniray.engine.grammar import Language, Source, did_you_mean
-from omniray.engine.query import (
+from omniray.engine.base.errors import ParseError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.query.statements import (
     Assignment,
     Delete,
     Expression,
@@ -29,13 +30,14 @@ from omniray.engine.query import (
     Statement,
     Update,
 )
-from omniray.engine.query_values import Misfit, read_date, read_datetime
-from omniray.engine.schema import Annotation, ListType, PropertyType, Scalar, ScalarType, VectorType
-from omniray.engine.schema_parser import VECTOR_SIZE_MAX
+from omniray.engine.query.values import Misfit, read_date, read_datetime
+from omniray.engine.schema.grammar import Language, Source
+from omniray.engine.schema.parser import VECTOR_SIZE_MAX
+from omniray.engine.schema.types import Annotation, ListType, PropertyType, Scalar, ScalarType, VectorType
 
 LANGUAGE = Language(
     name="query",
-    grammar="query.lark",
+    grammar=Path(__file__).with_name("query.lark"),
     words={
         "_QUERY": "'query'",
         "_INSERT": "'insert'",

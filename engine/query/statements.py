@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Literal as OneOf
 
-from omniray.engine.schema import Annotation, ElementType, PropertyType
+from omniray.engine.schema.types import Annotation, ElementType, PropertyType
 
 Operator = OneOf["=", "!=", "<", "<=", ">", ">="]
 OPERATORS: tuple[Operator, ...] = ("=", "!=", "<", "<=", ">", ">=")

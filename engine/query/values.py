@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
-from omniray.engine.grammar import did_you_mean, is_unicode
-from omniray.engine.query import Value
-from omniray.engine.schema import (
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.query.statements import Value
+from omniray.engine.schema.grammar import is_unicode
+from omniray.engine.schema.types import (
     INTEGER_LIMITS,
     EnumType,
     ListType,

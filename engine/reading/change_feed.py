@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.difference import Kind, difference
-from omniray.engine.errors import InputError, NotFound
-from omniray.engine.identity import is_ulid
-from omniray.engine.line import CommitObject, Pin
-from omniray.engine.lineage import Lineage
-from omniray.engine.manifest import Manifest
-from omniray.engine.schema import Schema
-from omniray.engine.schema_files import read_schema
-from omniray.engine.state import TableCache
-from omniray.engine.store import ObjectStore
-from omniray.engine.table import Table
-from omniray.engine.tables import TableStorage
-from omniray.engine.tip import Tip
+from omniray.engine.base.errors import InputError, NotFound
+from omniray.engine.base.ulids import is_ulid
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.line.line_end import Tip
+from omniray.engine.reading.table_diff import Kind, difference
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.tables.table import Table
 
 BEGINNING = 0
 """The number below that of a graph's birth."""
@@ -78,7 +78,7 @@ class Changes:
         newest = log.newest()
         if newest is None:
             raise NotFound(f"no graph at {store.uri}; create one with 'omniray init'", uri=store.uri)
-        tip = Tip(log, manifest, newest)
+        tip = Tip(log, newest, is_folded=manifest.is_folded)
         cache = TableCache(store, TableStorage(store), schema, read_only=True)
         return cls(Lineage(log, manifest, tip.refresh), tip, cache, schema)
 

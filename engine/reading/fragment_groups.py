@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.line import Pin
-from omniray.engine.schema_files import read_schema
-from omniray.engine.state import TableCache
-from omniray.engine.store import ObjectStore
-from omniray.engine.table import Fragment, Table
-from omniray.engine.tables import TableStorage
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import Pin
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.tables.table import Fragment, Table
 
 GROUP_ROWS = 1 << 18
 

@@ -10,14 +10,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.errors import InputError, StorageError
-from omniray.engine.export import export_records
-from omniray.engine.grammar import nearest
-from omniray.engine.line import Pin
-from omniray.engine.partitions import FragmentGroup, cut
-from omniray.engine.schema import ElementType, Schema
-from omniray.engine.state import TableCache
-from omniray.engine.table import Table
+from omniray.engine.base.errors import InputError, StorageError
+from omniray.engine.base.suggestions import nearest
+from omniray.engine.line.commit_object import Pin
+from omniray.engine.reading.fragment_groups import FragmentGroup, cut
+from omniray.engine.rows.export import export_records
+from omniray.engine.schema.types import ElementType, Schema
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.table import Table
 
 Filter: TypeAlias = pc.Expression | str
 _MISSING_TABLE = re.compile(r"Table with name (.+) does not exist")

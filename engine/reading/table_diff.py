@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.casts import Mask, mask_of
-from omniray.engine.schema import ID
-from omniray.engine.table import ROWADDR, Fragment, Table
+from omniray.engine.rows.casts import Mask, mask_of
+from omniray.engine.schema.types import ID
+from omniray.engine.tables.table import ROWADDR, Fragment, Table
 
 ROWS_AT_ONCE = 1 << 18
 BYTES_AT_ONCE = 64 << 20

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from omniray.engine import archive
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import InvariantViolation, NotFound
-from omniray.engine.finalise import observe_final_name
-from omniray.engine.line import CommitObject, Pin
-from omniray.engine.manifest import Manifest
-from omniray.engine.recovery import FinalName, TableClass, TableFacts, classify
-from omniray.engine.schema import ElementType, Schema
-from omniray.engine.store import ObjectStore
-from omniray.engine.versions import VersionFacts, VersionReader
+from omniray.engine.base.errors import InvariantViolation, NotFound
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.recovery.rules import TableClass, TableFacts, classify
+from omniray.engine.schema.types import ElementType, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.final_names import FinalName, observe_final_name
+from omniray.engine.tables.versions import VersionFacts, VersionReader
 
 
 @dataclass(frozen=True, slots=True)

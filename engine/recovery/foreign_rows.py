@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from omniray.engine.conform import conform
-from omniray.engine.constraints import judge
-from omniray.engine.errors import ConstraintViolation, RecordError, TableDrift
-from omniray.engine.keylog import KeyLog
-from omniray.engine.mode import Mode
-from omniray.engine.records import RawBatch, numbered
-from omniray.engine.schema import Schema
-from omniray.engine.state import PinnedState
-from omniray.engine.table import Table
-from omniray.engine.tables import STORAGE_VERSION
+from omniray.engine.base.errors import ConstraintViolation, RecordError, TableDrift
+from omniray.engine.judge.constraints import judge
+from omniray.engine.judge.keylog import KeyLog
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import RawBatch, numbered
+from omniray.engine.rows.row_validation import conform
+from omniray.engine.schema.types import Schema
+from omniray.engine.tables.storage import STORAGE_VERSION
+from omniray.engine.tables.table import Table
 
 ADVICE = "mend the table with what wrote it and try again, or set the change aside with 'omniray repair --discard'"
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 
-from omniray.engine.drift import DriftedTable
-from omniray.engine.errors import InvariantViolation, StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import give_final_name
-from omniray.engine.line import SEQ_MAX, Answer, Pin
-from omniray.engine.schema import ElementType
-from omniray.engine.store import ObjectStore
-from omniray.engine.version_names import final_path, history_path, transaction_mark
+from omniray.engine.base.errors import InvariantViolation, StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.line.commit_object import SEQ_MAX, Pin
+from omniray.engine.recovery.drift import DriftedTable
+from omniray.engine.schema.types import ElementType
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.version_names import final_path, history_path, transaction_mark
 
 
 def reclaim(store: ObjectStore, table: DriftedTable) -> list[str]:

@@ -21,18 +21,18 @@ from dataclasses import dataclass, field
 
 from ulid import ULID
 
-from omniray.engine import archive
-from omniray.engine.errors import InvariantViolation, TableDrift
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import Finaliser, observe_final_name
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, SEQ_MAX, CommitObject, Recovery, change_owner, remark
-from omniray.engine.lineage import Lineage
-from omniray.engine.process import is_known_dead
-from omniray.engine.recovery import (
+from omniray.engine.base.errors import InvariantViolation, TableDrift
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import is_known_dead
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.line.commit_object import EMBEDDED, SEQ_MAX, CommitObject, Recovery, change_owner, remark
+from omniray.engine.line.line_end import LineEnd
+from omniray.engine.line.sidecar import STAGING, Sidecar, Sidecars, SidecarTable
+from omniray.engine.recovery.rules import (
     RECORDED_AS,
     Decision,
-    FinalName,
     OperationFacts,
     TableClass,
     TableFacts,
@@ -40,9 +40,9 @@ from omniray.engine.recovery import (
     decide,
     epoch_of,
 )
-from omniray.engine.sidecar import STAGING, Sidecar, Sidecars, SidecarTable
-from omniray.engine.store import ObjectStore
-from omniray.engine.tip import LineEnd
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.final_names import FinalName, observe_final_name
 
 log = logging.getLogger("omniray")
 

@@ -17,25 +17,27 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from omniray.engine.adoption import refuse_unfit
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.drift import Drift, DriftedTable, Sighting, describe, sight
-from omniray.engine.errors import StorageError, TableDrift
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.finalise import Finaliser, give_final_name
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, Commit, CommitObject, Fate, Pin, Recovery, follow, remark
-from omniray.engine.owner import refuse_stranger
-from omniray.engine.process import this_process
-from omniray.engine.reclaim import reclaim
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.state import PinnedState, TableCache, moved
-from omniray.engine.store import ObjectStore
-from omniray.engine.table import Table
-from omniray.engine.tables import StagedVersion, TableStorage, VersionTaken
-from omniray.engine.tip import Tip
-from omniray.engine.versions import VersionReader
+from omniray.engine.base.errors import StorageError, TableDrift
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.judge.pinned_state import PinnedState, moved
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Fate, Pin, Recovery, follow, remark
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import refuse_stranger
+from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.recovery.drift import Drift, DriftedTable, Sighting, describe, sight
+from omniray.engine.recovery.foreign_rows import refuse_unfit
+from omniray.engine.recovery.names import reclaim
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.storage import StagedVersion, TableStorage, VersionTaken
+from omniray.engine.tables.table import Table
+from omniray.engine.tables.versions import VersionReader
 
 log = logging.getLogger("omniray")
 

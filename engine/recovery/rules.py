@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from omniray.engine.tables.final_names import FinalName
+
 
 class TableClass(StrEnum):
     """What became of one table of an operation."""
@@ -24,14 +26,6 @@ class TableClass(StrEnum):
     UNEXPECTED_MULTISTEP = "UnexpectedMultistep"  # HEAD is several past it
     FINAL_NAME_TAKEN = "FinalNameTaken"  # the pinned version's final name holds another transaction
     INVARIANT_VIOLATION = "InvariantViolation"  # the pinned version has neither a final nor a staging name
-
-
-class FinalName(StrEnum):
-    """What the final name of a pinned version holds."""
-
-    OURS = "ours"
-    ABSENT = "absent"
-    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)

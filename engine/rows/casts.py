@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.schema import ListType, PropertyType, Scalar, ScalarType, VectorType
-from omniray.engine.texts import base64_bytes, is_base64, is_date, is_datetime, to_dates, to_datetimes
+from omniray.engine.rows.texts import base64_bytes, is_base64, is_date, is_datetime, to_dates, to_datetimes
+from omniray.engine.schema.types import ListType, PropertyType, Scalar, ScalarType, VectorType
 
 Mask = npt.NDArray[np.bool_]
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType
 
 
 def export_records(type: ElementType, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,17 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.mode import Mode
-from omniray.engine.query import Query
-from omniray.engine.query_values import read_param
-from omniray.engine.schema import ElementType, EnumType, Scalar
-
-
-def mutation_hash(text: str, query: Query, params: Mapping[str, Any]) -> str:
-    """The hash of a query that was chosen from a text, with parameters that are known to fit it."""
-    given = ((param, params.get(param.name)) for param in query.params)
-    values = {param.name: None if value is None else read_param(value, param.type) for param, value in given}
-    return _hash_of(["Mutation", query.name, text.strip(), values])
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ElementType, EnumType, Scalar
 
 
 class LoadPayload:
@@ -52,10 +43,11 @@ class LoadPayload:
             table_key: {name: stream.hexdigest() for name, stream in streams.items()}
             for table_key, streams in self._tables.items()
         }
-        return _hash_of(["Load", self._mode, tables])
+        return hash_of(["Load", self._mode, tables])
 
 
-def _hash_of(facts: list[Any]) -> str:
+def hash_of(facts: list[Any]) -> str:
+    """The hash of plain values."""
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 

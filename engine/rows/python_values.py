@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.casts import Cast, Mask, cast, either, item_type, mask_of, nest
-from omniray.engine.schema import EnumType, ListType, PropertyType, VectorType
-from omniray.engine.texts import parse_cells
+from omniray.engine.rows.casts import Cast, Mask, cast, either, item_type, mask_of, nest
+from omniray.engine.rows.texts import parse_cells
+from omniray.engine.schema.types import EnumType, ListType, PropertyType, VectorType
 
 _LISTS = (list, tuple, np.ndarray)
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from omniray.engine.errors import ConstraintViolation, InputError, KeyConflict, RecordError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType
+from omniray.engine.base.errors import ConstraintViolation, InputError, KeyConflict, RecordError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType
 
 BLOCK_ROWS_MAX = 65_536
 BLOCK_BYTES_TARGET = 8 << 20

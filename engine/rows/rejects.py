@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from omniray.engine.errors import InputError
-from omniray.engine.export import plain_value
-from omniray.engine.records import Rejection
+from omniray.engine.base.errors import InputError
+from omniray.engine.rows.export import plain_value
+from omniray.engine.rows.records import Rejection
 
 
 class RejectFile:

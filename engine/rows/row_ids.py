@@ -6,7 +6,6 @@ they are part of the storage format.
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -16,17 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from ulid import ULID
 
-from omniray.engine.errors import InputError
-from omniray.engine.records import ConformedBatch
-from omniray.engine.schema import ID, NodeType, PropertyType, Scalar, ScalarType
+from omniray.engine.rows.records import ConformedBatch
+from omniray.engine.schema.types import ID, NodeType, PropertyType, Scalar, ScalarType
 
 ID_BYTES_MAX = 1024
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = np.frombuffer("".join(a + b for a in _ALPHABET for b in _ALPHABET).encode(), np.uint16)
-_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _ULID_CHARS = 26
 _HALF_BITS = 40
 _CONTROL = {chr(code): f"\\u{code:04x}" for code in range(0x20)} | {
@@ -71,27 +67,6 @@ def _json_escaped(texts: pa.StringArray) -> pa.StringArray:
     for char, escape in _CONTROL.items():
         texts = pc.replace_substring(texts, char, escape)
     return texts
-
-
-def new_ulid() -> str:
-    """A fresh ULID, of now."""
-    return str(ULID())
-
-
-def is_ulid(text: str) -> bool:
-    """Whether the text is a ULID in its canonical spelling."""
-    return _ULID.fullmatch(text) is not None
-
-
-def checked_txn_id(txn_id: str) -> str:
-    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
-    canonical = txn_id.upper() if isinstance(txn_id, str) else ""
-    if not is_ulid(canonical):
-        raise InputError(
-            f"{txn_id!r} is no transaction id, which is a ULID of 26 characters: make one with str(ulid.ULID()), keep "
-            "it, and give it again when the same write is tried again"
-        )
-    return canonical
 
 
 def mint_ulids(

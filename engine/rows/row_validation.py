@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.casts import Cast, Mask, cast, integer_bounds, mask_of
-from omniray.engine.identity import ID_BYTES_MAX, derive_ids
-from omniray.engine.python_values import cast_cells, cast_objects
-from omniray.engine.records import Block, ConformedBatch, RawBatch, Rejection, unknown_property
-from omniray.engine.schema import (
+from omniray.engine.rows.casts import Cast, Mask, cast, integer_bounds, mask_of
+from omniray.engine.rows.python_values import cast_cells, cast_objects
+from omniray.engine.rows.records import Block, ConformedBatch, RawBatch, Rejection, unknown_property
+from omniray.engine.rows.row_ids import ID_BYTES_MAX, derive_ids
+from omniray.engine.schema.types import (
     DST,
     ID,
     SRC,

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from omniray.engine.errors import InputError
-from omniray.engine.records import (
+from omniray.engine.base.errors import InputError
+from omniray.engine.rows.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
     Block,
@@ -19,8 +19,8 @@ from omniray.engine.records import (
     known_columns,
     numbered,
 )
-from omniray.engine.schema import ElementType
-from omniray.engine.source_files import SourceFile
+from omniray.engine.rows.source_files import SourceFile
+from omniray.engine.schema.types import ElementType
 
 _BLOCK_ROWS_MIN = 1024
 

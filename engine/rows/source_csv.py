@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from omniray.engine.errors import InputError, RecordError
-from omniray.engine.records import (
+from omniray.engine.base.errors import InputError, RecordError
+from omniray.engine.rows.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
     Block,
@@ -21,8 +21,8 @@ from omniray.engine.records import (
     known_columns,
     place,
 )
-from omniray.engine.schema import ElementType, Scalar, ScalarType
-from omniray.engine.source_files import LINE_BYTES_MAX, SourceFile, not_utf8, read_lines, too_long
+from omniray.engine.rows.source_files import LINE_BYTES_MAX, SourceFile, not_utf8, read_lines, too_long
+from omniray.engine.schema.types import ElementType, Scalar, ScalarType
 
 
 def csv_blocks(file: SourceFile, type: ElementType, progress: Progress) -> Iterator[Block]:

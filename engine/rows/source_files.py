@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
-from omniray.engine.errors import InputError, NotFound
-from omniray.engine.records import BLOCK_BYTES_TARGET, STDIN, Progress
+from omniray.engine.base.errors import InputError, NotFound
+from omniray.engine.rows.records import BLOCK_BYTES_TARGET, STDIN, Progress
 
 LINE_BYTES_MAX = 32 << 20
 STDIN_PATH = "/dev/stdin"

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.records import (
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.rows.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
     Block,
@@ -26,8 +26,8 @@ from omniray.engine.records import (
     raw_from_dicts,
     row_names,
 )
-from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, Schema
-from omniray.engine.source_files import SourceFile, not_utf8, read_lines, too_long
+from omniray.engine.rows.source_files import SourceFile, not_utf8, read_lines, too_long
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType, Schema
 
 _BLOCK_ROWS_MIN = 256
 _Numbered = list[tuple[int, Any]]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.schema import Scalar
+from omniray.engine.schema.types import Scalar
 
 _LEAP_YEAR = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 _DAY = (

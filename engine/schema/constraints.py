@@ -13,9 +13,10 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.errors import SchemaError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.schema import (
+from omniray.engine.base.errors import SchemaError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.schema.syntax import Bounds, Word, WrittenAnnotation
+from omniray.engine.schema.types import (
     INTEGER_LIMITS,
     Check,
     Constraint,
@@ -31,7 +32,6 @@ from omniray.engine.schema import (
     Unique,
     VectorType,
 )
-from omniray.engine.schema_syntax import Bounds, Word, WrittenAnnotation
 
 USAGE = {
     "key": "@key at a property, or @key(a, b) in the body",

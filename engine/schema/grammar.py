@@ -1,31 +1,30 @@
 """Reading text with a grammar, and saying in plain words where it goes wrong.
 
-A `Language` is a lark grammar file beside this module and the words that its errors use. Whatever the text, reading it
+A `Language` is a lark grammar file and the words that its errors use. Whatever the text, reading it
 gives a value or raises a `ParseError`, or what the language's builder raises about the meaning: no lark exception gets
 out. The grammars are flat, so that no text can exhaust the stack.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
 from lark.lexer import PatternStr
 
-from omniray.engine.errors import ParseError
+from omniray.engine.base.errors import ParseError
 
 TEXT_BYTES_MAX = 1 << 20
 SOURCE_LINE_MAX = 400
 EXPECTED_MAX = 6
-OPTIONS_MAX = 12
 # The widest integers that a property can hold: I64 below, U64 above.
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 INTEGER_DIGITS_MAX = 40
@@ -42,22 +41,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def nearest(name: str, options: Iterable[str]) -> str | None:
-    """The option that looks most like the name, if one does."""
-    folded = {option.lower(): option for option in options}
-    near = difflib.get_close_matches(name.lower(), folded, n=1)
-    return folded[near[0]] if near else None
-
-
-def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest one, or the first of those that there are."""
-    known = list(options)
-    if near := nearest(name, known):
-        return f"did you mean {near!r}?"
-    more = ", …" if len(known) > OPTIONS_MAX else ""
-    return f"there {'is' if len(known) == 1 else 'are'} {', '.join(known[:OPTIONS_MAX]) or 'none'}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +93,13 @@ class Language:
     """A grammar, what its terminals are called in messages, and hints about words that are met in the wrong place."""
 
     name: str
-    grammar: str
+    grammar: Path
     words: Mapping[str, str]
     hints: Mapping[str, str]
 
     @cached_property
     def lark(self) -> Lark:
-        return Lark.open(self.grammar, rel_to=__file__, parser="lalr", maybe_placeholders=True)
+        return Lark.open(str(self.grammar), parser="lalr", maybe_placeholders=True)
 
     def read(self, text: str, builder: Callable[[Source], Transformer[Token, Any]]) -> Any:
         """What the builder makes of the text."""

@@ -10,9 +10,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from omniray.engine.errors import SchemaError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.schema import (
+from omniray.engine.base.errors import SchemaError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.schema.constraints import (
+    Place,
+    Stated,
+    is_constraint,
+    names_its_properties,
+    read_constraint,
+    settle_constraints,
+)
+from omniray.engine.schema.syntax import (
+    Argument,
+    Bounds,
+    Declaration,
+    EdgeDeclaration,
+    InlineEnum,
+    InterfaceDeclaration,
+    Member,
+    NodeDeclaration,
+    Option,
+    SizedVector,
+    Word,
+    WrittenAnnotation,
+    WrittenProperty,
+    WrittenType,
+    read_declarations,
+)
+from omniray.engine.schema.types import (
     ANY_CARDINALITY,
     DST,
     ID,
@@ -31,31 +56,6 @@ from omniray.engine.schema import (
     ScalarType,
     Schema,
     VectorType,
-)
-from omniray.engine.schema_constraints import (
-    Place,
-    Stated,
-    is_constraint,
-    names_its_properties,
-    read_constraint,
-    settle_constraints,
-)
-from omniray.engine.schema_syntax import (
-    Argument,
-    Bounds,
-    Declaration,
-    EdgeDeclaration,
-    InlineEnum,
-    InterfaceDeclaration,
-    Member,
-    NodeDeclaration,
-    Option,
-    SizedVector,
-    Word,
-    WrittenAnnotation,
-    WrittenProperty,
-    WrittenType,
-    read_declarations,
 )
 
 NAME_LENGTH_MAX = 128

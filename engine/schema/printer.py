@@ -9,7 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from omniray.engine.schema import (
+from omniray.engine.schema.constraints import properties_of
+from omniray.engine.schema.types import (
     ANY_CARDINALITY,
     Annotation,
     Cardinality,
@@ -23,7 +24,6 @@ from omniray.engine.schema import (
     Range,
     Schema,
 )
-from omniray.engine.schema_constraints import properties_of
 
 
 def print_schema(schema: Schema) -> str:

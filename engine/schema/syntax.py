@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lark import Token, Transformer, v_args
 
-from omniray.engine.grammar import Language, Source
+from omniray.engine.schema.grammar import Language, Source
 
 LANGUAGE = Language(
     name="schema",
-    grammar="schema.lark",
+    grammar=Path(__file__).with_name("schema.lark"),
     words={
         "_INTERFACE": "'interface'",
         "_NODE": "'node'",

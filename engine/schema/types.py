@@ -14,7 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from omniray.engine.errors import NotFound
+from omniray.engine.base.errors import NotFound
 
 ID, SRC, DST = "id", "src", "dst"
 

@@ -15,9 +15,8 @@ import botocore.exceptions
 import fsspec.asyn
 import s3fs
 
-from omniray.engine.errors import InputError, StorageError
-from omniray.engine.line import Answer
-from omniray.engine.store import StoredFile
+from omniray.engine.base.errors import InputError, StorageError
+from omniray.engine.store.object_store import Answer, StoredFile
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 20

@@ -14,8 +14,8 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
-from omniray.engine.errors import StorageError
-from omniray.engine.line import SEQ_MAX
+from omniray.engine.base.errors import StorageError
+from omniray.engine.line.commit_object import SEQ_MAX
 
 FIRST_MANIFEST = f"{SEQ_MAX - 1:020}.manifest"
 

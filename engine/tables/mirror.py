@@ -25,12 +25,12 @@ import pyarrow as pa
 from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, write_fragments
 
-from omniray.engine.errors import StorageError
-from omniray.engine.namespace import Attempt
-from omniray.engine.schema import ElementType
-from omniray.engine.scratch import scratch_folder
-from omniray.engine.store import ObjectStore
-from omniray.engine.version_names import final_path, final_versions
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.scratch import scratch_folder
+from omniray.engine.schema.types import ElementType
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.lance_namespace import Attempt
+from omniray.engine.tables.version_names import final_path, final_versions
 
 THREADS = 16
 

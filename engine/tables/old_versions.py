@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from omniray.engine.store import ObjectStore
-from omniray.engine.version_names import final_path, final_versions, history_path
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.version_names import final_path, final_versions, history_path
 
 KEPT_VERSIONS = 8
 

@@ -31,14 +31,14 @@ from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
-from omniray.engine.empty_table import FIRST_MANIFEST, empty_table_files
-from omniray.engine.errors import InvariantViolation, StorageError
-from omniray.engine.mirror import Mirror, Mirrors
-from omniray.engine.namespace import Attempt, History, Restoring
-from omniray.engine.schema import ID, ElementType
-from omniray.engine.store import ObjectStore
-from omniray.engine.table import ROWADDR, TAIL_BYTES_MAX, TAIL_ROWS_MAX, Table, storage_errors
-from omniray.engine.version_names import final_path, history_path
+from omniray.engine.base.errors import InvariantViolation, StorageError
+from omniray.engine.schema.types import ID, ElementType
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.empty_table import FIRST_MANIFEST, empty_table_files
+from omniray.engine.tables.lance_namespace import Attempt, History, Restoring
+from omniray.engine.tables.mirror import Mirror, Mirrors
+from omniray.engine.tables.table import ROWADDR, TAIL_BYTES_MAX, TAIL_ROWS_MAX, Table, storage_errors
+from omniray.engine.tables.version_names import final_path, history_path
 
 STORAGE_VERSION = "2.1"
 _RANGES_MAX = 64

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from lance.commit import CommitConflictError
 from lance.dataset import ScannerBuilder
 
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.filters import pushed_down
-from omniray.engine.mirror import Mirror
-from omniray.engine.schema import ElementType
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.schema.types import ElementType
+from omniray.engine.tables.filters import pushed_down
+from omniray.engine.tables.mirror import Mirror
 
 ROWADDR = "_rowaddr"
 TAIL_ROWS_MAX = 1024

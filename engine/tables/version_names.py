@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from omniray.engine.line import SEQ_MAX, Pin
+from omniray.engine.line.commit_object import SEQ_MAX, Pin
 
 _SUFFIX = ".manifest"
 

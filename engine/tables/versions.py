@@ -11,13 +11,13 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from omniray.engine.errors import StorageError
-from omniray.engine.line import SEQ_MAX
-from omniray.engine.namespace import History
-from omniray.engine.schema import ElementType
-from omniray.engine.store import ObjectStore
-from omniray.engine.table import Table, first_words, storage_errors
-from omniray.engine.version_names import history_path
+from omniray.engine.base.errors import StorageError
+from omniray.engine.line.commit_object import SEQ_MAX
+from omniray.engine.schema.types import ElementType
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.lance_namespace import History
+from omniray.engine.tables.table import Table, first_words, storage_errors
+from omniray.engine.tables.version_names import history_path
 
 _TRANSACTION_FILE = re.compile(rb"(\d+)(-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.txn)")
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from omniray.engine.errors import StorageError
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import CommitObject
-from omniray.engine.process import this_process
-from omniray.engine.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.table import Table
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.process import this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.tables.table import Table
 
 log = logging.getLogger("omniray")
 

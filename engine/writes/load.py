@@ -16,29 +16,30 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from omniray.engine.author import Author
-from omniray.engine.conform import conform_block
-from omniray.engine.errors import Conflict, InputError, OmnirayError
-from omniray.engine.identity import checked_txn_id, fill_ids, new_ulid
-from omniray.engine.keylog import ROOMY, KeyLog, KeyMemory
-from omniray.engine.lease import Lease
-from omniray.engine.load_options import LoadOptions, OnError
-from omniray.engine.mode import Mode
-from omniray.engine.part import StagedPart
-from omniray.engine.payload import LoadPayload
-from omniray.engine.pinned import State
-from omniray.engine.records import ConformedBatch, Rejection, as_error, numbered
-from omniray.engine.rejects import RejectFile
-from omniray.engine.request import Header, LoadRequest, resolve_load
-from omniray.engine.row_sink import RowSink
-from omniray.engine.schema import ElementType, Schema
-from omniray.engine.sidecar import SidecarIntent
-from omniray.engine.sources import Source, open_source
-from omniray.engine.table import Table
-from omniray.engine.table_part import TablePart
-from omniray.engine.tables import StagedRows, TableStorage
-from omniray.engine.verdict import TableVerdict, Violation
-from omniray.engine.write import Resolution, WriteResult, as_rejection
+from omniray.engine.base.errors import Conflict, InputError, OmnirayError
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import checked_txn_id, new_ulid
+from omniray.engine.judge.keylog import ROOMY, KeyLog, KeyMemory
+from omniray.engine.judge.pinned import State
+from omniray.engine.judge.resolution import Resolution, WriteResult, as_rejection
+from omniray.engine.judge.verdict import TableVerdict, Violation
+from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.payload import LoadPayload
+from omniray.engine.rows.records import ConformedBatch, Rejection, as_error, numbered
+from omniray.engine.rows.rejects import RejectFile
+from omniray.engine.rows.row_ids import fill_ids
+from omniray.engine.rows.row_validation import conform_block
+from omniray.engine.rows.sources import Source, open_source
+from omniray.engine.schema.types import ElementType, Schema
+from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.tables.table import Table
+from omniray.engine.writes.lease import Lease
+from omniray.engine.writes.options import LoadOptions, OnError
+from omniray.engine.writes.part import StagedPart
+from omniray.engine.writes.row_sink import RowSink
+from omniray.engine.writes.table_part import TablePart
+from omniray.engine.writes.write_requests import Header, LoadRequest, resolve_load
 
 Progress = Callable[[Source, int], None]
 """Called now and then with the source and the number of records read so far."""

@@ -17,22 +17,30 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.author import Author
-from omniray.engine.conform import conform
-from omniray.engine.constraints import judge
-from omniray.engine.errors import ConstraintViolation, NotFound, QueryError, RecordError
-from omniray.engine.identity import checked_txn_id, new_ulid
-from omniray.engine.keylog import KeyLog
-from omniray.engine.mode import Mode
-from omniray.engine.payload import mutation_hash
-from omniray.engine.pinned import State
-from omniray.engine.query import BoundDelete, BoundInsert, BoundPredicate, BoundQuery, BoundUpdate, Operator, Query
-from omniray.engine.query_check import bind, check_query
-from omniray.engine.query_parser import parse_queries
-from omniray.engine.records import RawBatch, numbered, raw_from_dicts
-from omniray.engine.schema import DST, ID, SRC, ElementType, NodeType, Schema
-from omniray.engine.verdict import Verdict
-from omniray.engine.write import Affected, Resolution, TableWrite
+from omniray.engine.base.errors import ConstraintViolation, NotFound, QueryError, RecordError
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import checked_txn_id, new_ulid
+from omniray.engine.judge.constraints import judge
+from omniray.engine.judge.keylog import KeyLog
+from omniray.engine.judge.pinned import State
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.judge.verdict import Verdict
+from omniray.engine.query.check import bind, check_query
+from omniray.engine.query.parser import parse_queries
+from omniray.engine.query.payload import mutation_hash
+from omniray.engine.query.statements import (
+    BoundDelete,
+    BoundInsert,
+    BoundPredicate,
+    BoundQuery,
+    BoundUpdate,
+    Operator,
+    Query,
+)
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import RawBatch, numbered, raw_from_dicts
+from omniray.engine.rows.row_validation import conform
+from omniray.engine.schema.types import DST, ID, SRC, ElementType, NodeType, Schema
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
+from omniray.engine.base.errors import InputError
+from omniray.engine.rows.mode import Mode
 
 
 class OnError(StrEnum):

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from omniray.engine.conform import conform_block
-from omniray.engine.errors import StorageError
-from omniray.engine.identity import fill_ids
-from omniray.engine.keylog import KeyLog, PackedKeys
-from omniray.engine.load_options import LoadOptions, OnError
-from omniray.engine.records import Rejection, as_error
-from omniray.engine.row_sink import RowSink
-from omniray.engine.schema import Schema
-from omniray.engine.sources import Source
-from omniray.engine.table import Table
-from omniray.engine.tables import StagedRows, TableStorage
+from omniray.engine.base.errors import StorageError
+from omniray.engine.judge.keylog import KeyLog, PackedKeys
+from omniray.engine.rows.records import Rejection, as_error
+from omniray.engine.rows.row_ids import fill_ids
+from omniray.engine.rows.row_validation import conform_block
+from omniray.engine.rows.sources import Source
+from omniray.engine.schema.types import Schema
+from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.tables.table import Table
+from omniray.engine.writes.options import LoadOptions, OnError
+from omniray.engine.writes.row_sink import RowSink
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from omniray.engine.failpoints import Point, reach
-from omniray.engine.schema import ID, ElementType
-from omniray.engine.table import Table
-from omniray.engine.tables import StagedRows, TableStorage
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.schema.types import ID, ElementType
+from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.tables.table import Table
 
 INLINE_ROWS_MAX = 16_384
 INLINE_BYTES_MAX = 8 << 20

@@ -13,12 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.conform import conform
-from omniray.engine.errors import StorageError
-from omniray.engine.identity import fill_ids
-from omniray.engine.keylog import key_columns
-from omniray.engine.lease import Lease
-from omniray.engine.records import (
+from omniray.engine.base.errors import StorageError
+from omniray.engine.judge.keylog import key_columns
+from omniray.engine.rows.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
     ConformedBatch,
@@ -27,10 +24,13 @@ from omniray.engine.records import (
     known_columns,
     numbered,
 )
-from omniray.engine.row_sink import RowSink
-from omniray.engine.schema import ID, ElementType
-from omniray.engine.table import Table
-from omniray.engine.tables import StagedRows, TableStorage
+from omniray.engine.rows.row_ids import fill_ids
+from omniray.engine.rows.row_validation import conform
+from omniray.engine.schema.types import ID, ElementType
+from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.tables.table import Table
+from omniray.engine.writes.lease import Lease
+from omniray.engine.writes.row_sink import RowSink
 
 INLINE_ROWS_MAX = 2048
 """So few that the parts of a whole load may travel with their rows and still be few."""

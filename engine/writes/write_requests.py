@@ -17,20 +17,20 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from omniray.engine.author import Author
-from omniray.engine.constraints import LOOKUP_KEYS_MAX, judge
-from omniray.engine.errors import Moved
-from omniray.engine.keylog import KeyLog, PackedKeys
-from omniray.engine.load_options import LoadOptions, OnError
-from omniray.engine.mode import Mode
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.pinned import State
-from omniray.engine.records import as_error
-from omniray.engine.row_sink import INLINE_ROWS_MAX, edited
-from omniray.engine.schema import DST, ID, SRC, EdgeType, Schema
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows
-from omniray.engine.verdict import TableVerdict
-from omniray.engine.write import Affected, Resolution, TableWrite, as_rejection
+from omniray.engine.base.errors import Moved
+from omniray.engine.base.principal import Author
+from omniray.engine.judge.constraints import LOOKUP_KEYS_MAX, judge
+from omniray.engine.judge.keylog import KeyLog, PackedKeys
+from omniray.engine.judge.pinned import State
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite, as_rejection
+from omniray.engine.judge.verdict import TableVerdict
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import as_error
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, Schema
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
+from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.options import LoadOptions, OnError
+from omniray.engine.writes.row_sink import INLINE_ROWS_MAX, edited
 
 _MUTATION_BYTES = 1024  # what a query is taken to weigh beside its parameters
 

@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omniray.coordinator.client import Client, connect
-    from omniray.engine.errors import (
+    from omniray.coordinator.client.client import Client, connect
+    from omniray.engine.base.errors import (
         Conflict,
         ConstraintViolation,
         ExpectedVersionMismatch,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
         StorageError,
     )
     from omniray.engine.graph import Graph, init, open
-    from omniray.engine.line import Recovery
-    from omniray.engine.manifest import LineageEntry
-    from omniray.engine.snapshot import Snapshot
-    from omniray.engine.write import Outcome, WriteResult
+    from omniray.engine.history.manifest import LineageEntry
+    from omniray.engine.judge.resolution import Outcome, WriteResult
+    from omniray.engine.line.commit_object import Recovery
+    from omniray.engine.reading.snapshot import Snapshot
 
 try:
     __version__ = version("omniray")
@@ -65,14 +65,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "coordinator.client",
+    "Client": "coordinator.client.client",
     "Graph": "engine.graph",
-    "LineageEntry": "engine.manifest",
-    "Outcome": "engine.write",
-    "Recovery": "engine.line",
-    "Snapshot": "engine.snapshot",
-    "WriteResult": "engine.write",
-    "connect": "coordinator.client",
+    "LineageEntry": "engine.history.manifest",
+    "Outcome": "engine.judge.resolution",
+    "Recovery": "engine.line.commit_object",
+    "Snapshot": "engine.reading.snapshot",
+    "WriteResult": "engine.judge.resolution",
+    "connect": "coordinator.client.client",
     "init": "engine.graph",
     "open": "engine.graph",
 }
@@ -81,7 +81,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'omniray' has no attribute {name!r}")
-    return getattr(import_module(f"omniray.{_HOMES.get(name, 'engine.errors')}"), name)
+    return getattr(import_module(f"omniray.{_HOMES.get(name, 'engine.base.errors')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,56 @@
-"""omniray on Spark: `register` the data source, begin a `transaction`, hand frames `to_ray`; needs `omniray[spark]`."""
+"""omniray on Spark: `session` or `register` for the data source, `transaction`, `to_ray`, `run_pipeline`.
 
+Needs `omniray[spark]`. This is where Spark's workers learn of the coordinator, which they know nothing of themselves.
+"""
+
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 if find_spec("pyspark") is None:
     raise ImportError("Spark is not installed: pip install 'omniray[spark]'")
 
+from omniray.workers.spark import session as _session
+from omniray.workers.spark import source as _source
 from omniray.workers.spark.handoff import to_ray
-from omniray.workers.spark.session import session
-from omniray.workers.spark.source import register
 from omniray.workers.spark.transaction import SparkTransaction, transaction
 
-__all__ = ["SparkTransaction", "register", "session", "to_ray", "transaction"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from omniray.coordinator.client.client import Client
+    from omniray.workers.spark.pipeline.report import Report
+
+__all__ = ["SparkTransaction", "register", "run_pipeline", "session", "to_ray", "transaction"]
+
+
+def session(app_name: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """The active session, or a new one, with the `omniray` data source; `spark-submit` says where it runs."""
+    return _session.session(app_name, connect, settings)
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the data source known to a session of your own; a second time does nothing."""
+    _source.register(spark, connect)
+
+
+def run_pipeline(
+    path: str | PathLike[str],
+    spark: "SparkSession | None" = None,
+    *,
+    run_id: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> "Report":
+    """Run the pipeline of a file as one commit, in the session given, else in the active one, else in a new one."""
+    from omniray.workers.spark.pipeline.run import run_file
+
+    return run_file(path, spark or session("omniray pipeline"), connect, run_id=run_id, dry_run=dry_run, tell=tell)
+
+
+def connect(uri: str, **options: Any) -> "Client":
+    """`omniray.connect`, found when a task first needs it: Spark's processes are told of it by this name."""
+    from omniray.coordinator.client.client import connect
+
+    return connect(uri, **options)

@@ -13,7 +13,8 @@ from unittest.mock import patch
 import botocore.retries.quota
 import botocore.retries.standard
 
-from omniray.engine import store_s3, tip
+from omniray.engine.line import line_end as tip
+from omniray.engine.store import s3 as store_s3
 from tests.stores import Root
 
 REQUEST_TIMEOUT_S = 0.5

@@ -18,10 +18,11 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from omniray.engine.errors import OutcomeUnknown, StorageError
+from omniray.engine.base.errors import OutcomeUnknown, StorageError
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
-from omniray.engine.identity import new_ulid
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.faults.clients import impatience, impatient
 from tests.faults.proxy import Fault, Proxy, Seen
 from tests.graphs import new_graph

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from omniray.engine.errors import StorageError
-from omniray.engine.line import Answer
-from omniray.engine.store import ObjectStore, StoredFile
+from omniray.engine.base.errors import StorageError
+from omniray.engine.store.object_store import Answer, ObjectStore, StoredFile
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from unittest.mock import patch
 import pytest
 
 from bench.s3server import running_server
-from omniray.engine import tip
-from omniray.engine.errors import KeyConflict, OmnirayError, StorageError
-from omniray.engine.line import Fate
+from omniray.engine.base.errors import KeyConflict, OmnirayError, StorageError
+from omniray.engine.line import line_end as tip
+from omniray.engine.line.commit_object import Fate
 from omniray.engine.writer import Writer
 from tests.faults.clients import FAR_TOO_LONG_MS, TOO_LONG_MS
 from tests.faults.proxy import Fault, Kind, Proxy, running_proxy

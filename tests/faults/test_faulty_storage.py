@@ -10,9 +10,10 @@ from pathlib import Path
 import lance
 import pytest
 
-from omniray.engine.errors import StorageError
-from omniray.engine.line import Answer
-from omniray.engine.store import DirectoryStore, ObjectStore, open_store
+from omniray.engine.base.errors import StorageError
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.faults.clients import TOO_LONG_MS, impatience, impatient
 from tests.faults.proxy import Fault, Kind, Proxy, running_proxy
 from tests.faults.store import Effect, FaultyStore, StoreFault

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from omniray.engine.errors import ConstraintViolation, KeyConflict, OmnirayError, QueryError, RecordError
-from omniray.engine.schema import (
+from omniray.engine.base.errors import ConstraintViolation, KeyConflict, OmnirayError, QueryError, RecordError
+from omniray.engine.schema.types import (
     DST,
     ID,
     SRC,

@@ -16,7 +16,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from omniray.engine.schema import (
+from omniray.engine.schema.types import (
     INTEGER_LIMITS,
     ElementType,
     EnumType,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from omniray.engine.schema import (
+from omniray.engine.schema.types import (
     DST,
     ID,
     SRC,

@@ -10,9 +10,10 @@ import itertools
 import random
 from collections.abc import Callable, Generator, Iterable
 
-from omniray.engine import line
-from omniray.engine.line import EMBEDDED, Answer, Commit, CommitObject, Fate, Pin, Recovery
-from omniray.engine.recovery import RECORDED_AS, Decision, OperationFacts, epoch_of
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Fate, Pin, Recovery
+from omniray.engine.recovery.rules import RECORDED_AS, Decision, OperationFacts, epoch_of
+from omniray.engine.store.object_store import Answer
 from tests.model.line_world import Rules, Violation, World
 
 Steps = Generator[None, None, None]

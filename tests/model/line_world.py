@@ -1,7 +1,7 @@
 """A random world around the commit line: the store as processes see it, and beside it the truth that none of them can.
 
-No Lance and no files: a dict is the store. The decisions are the real ones of `omniray.engine.line` and
-`omniray.engine.recovery`, reached through `Rules`, so that a test can break one of them and see the world notice. The
+No Lance and no files: a dict is the store. The decisions are the real ones of `line.commit_object` and
+`recovery.rules`, reached through `Rules`, so that a test can break one of them and see the world notice. The
 processes, and the schedules that they run under, are in `line_schedules`.
 """
 
@@ -11,9 +11,11 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from omniray.engine import line, recovery
-from omniray.engine.line import EMBEDDED, Answer, CommitObject, Fate, Recovery
-from omniray.engine.recovery import Decision, OperationFacts, TableClass
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate, Recovery
+from omniray.engine.recovery import rules as recovery
+from omniray.engine.recovery.rules import Decision, OperationFacts, TableClass
+from omniray.engine.store.object_store import Answer
 
 
 class Violation(AssertionError):

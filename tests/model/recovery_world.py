@@ -23,16 +23,25 @@ from typing import Any, cast
 import lance
 import pytest
 
-from omniray.engine import archive, audit, finalise, heal, lease, owner, repair, staging, writer
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import Fenced, LineOwned, OmnirayError, TableDrift
-from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine import writer
+from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, TableDrift
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.process import Process
+from omniray.engine.commit import phase_d as finalise
+from omniray.engine.commit import staging
 from omniray.engine.graph import Graph
-from omniray.engine.line import EMBEDDED, Answer, CommitObject, encode, unlawful
-from omniray.engine.owner import Incarnation
-from omniray.engine.process import Process
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import DirectoryStore, ObjectStore
+from omniray.engine.history import audit
+from omniray.engine.line import owner
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, encode, unlawful
+from omniray.engine.line.owner import Incarnation
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery import repair
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.writes import lease
 from tests import foreign
 from tests.graphs import create_store
 from tests.healing import wounds

@@ -8,11 +8,12 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from omniray.coordinator import rounds as r
-from omniray.coordinator.fairness import QUANTUM, Ticket
-from omniray.engine import line
-from omniray.engine.errors import Fenced, OmnirayError, OutcomeUnknown, StorageError, TableDrift, Withdrawn
-from omniray.engine.line import Answer, CommitObject, Fate
+from omniray.coordinator.rounds import machine as r
+from omniray.coordinator.rounds.fairness import QUANTUM, Ticket
+from omniray.engine.base.errors import Fenced, OmnirayError, OutcomeUnknown, StorageError, TableDrift, Withdrawn
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import CommitObject, Fate
+from omniray.engine.store.object_store import Answer
 from tests.model.round_terms import (
     BIRTH,
     COST_MAX,
@@ -57,7 +58,7 @@ class Work:
 
 
 class Publisher:
-    """One life of a publisher: what `omniray.coordinator.publisher` does with instructions, without the storage."""
+    """One life of a publisher: what `actors.publisher` does with instructions, without the storage."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name

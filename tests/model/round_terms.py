@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from omniray.coordinator import rounds as r
-from omniray.coordinator.fairness import ROW_COST, WRITE_COST, Ticket
-from omniray.engine import line
-from omniray.engine.line import EMBEDDED, Commit, CommitObject, Pin
+from omniray.coordinator.rounds import machine as r
+from omniray.coordinator.rounds.fairness import ROW_COST, WRITE_COST, Ticket
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin
 
 ROWS_MAX = 900
 COST_MAX = WRITE_COST + ROW_COST * ROWS_MAX

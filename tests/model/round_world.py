@@ -1,7 +1,7 @@
 """A random world around the rounds: publishers that come, are fenced and die, clients that ask until they know.
 
-No Lance, no files, no threads: a list is the line. The decisions are the real ones of `omniray.coordinator.rounds` and
-`omniray.engine.line`; a publisher here carries out its instructions as the real one does, each as a job whose steps a
+No Lance, no files, no threads: a list is the line. The decisions are the real ones of `rounds.machine` and
+`line.commit_object`; a publisher here carries out its instructions as the real one does, each as a job whose steps a
 seeded schedule interleaves with all the others, crashes, delays, lost answers and other owners of the line. Beside
 stands the truth that none of them can see, and every answer is held against it.
 """
@@ -13,10 +13,11 @@ import random
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from omniray.coordinator import rounds as r
-from omniray.coordinator.fairness import RoundLimits
-from omniray.engine import line
-from omniray.engine.line import EMBEDDED, Answer, CommitObject
+from omniray.coordinator.rounds import machine as r
+from omniray.coordinator.rounds.fairness import RoundLimits
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.store.object_store import Answer
 from tests.model.round_publisher import Publisher, Waiting
 from tests.model.round_terms import (
     BIRTH,

@@ -18,9 +18,13 @@ from hypothesis import strategies as st
 
 import omniray
 from omniray import Snapshot
-from omniray.engine import constraints, keylog, load, row_sink, source_arrow, source_json, state, tables
-from omniray.engine.schema import DST, ID, SRC, Schema
-from omniray.engine.schema_printer import print_schema
+from omniray.engine.judge import constraints, keylog
+from omniray.engine.judge import pinned_state as state
+from omniray.engine.rows import source_arrow, source_json
+from omniray.engine.schema.printer import print_schema
+from omniray.engine.schema.types import DST, ID, SRC, Schema
+from omniray.engine.tables import storage as tables
+from omniray.engine.writes import load, row_sink
 from tests.model.graph_model import Delete, GraphModel, Id, Minted, Outcome, Predicate, Record, Refused, Row, Tables
 from tests.model.graph_writes import LoadCall, MutateCall, first_loads, loads, mutations
 from tests.strategies import schemas

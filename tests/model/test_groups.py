@@ -23,16 +23,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import omniray
-from omniray.coordinator import conflicts
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.engine import constraints, graph, identity, keylog, overlay, request, state, tables
-from omniray.engine.identity import new_ulid
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.overlay import Overlay, _PendingTable
-from omniray.engine.request import Request
-from omniray.engine.schema import ID, Schema
-from omniray.engine.schema_printer import print_schema
-from omniray.engine.store import open_store
+from omniray.coordinator.rounds import conflicts
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine import graph
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.judge import constraints, keylog, overlay
+from omniray.engine.judge import pinned_state as state
+from omniray.engine.judge.overlay import Overlay, _PendingTable
+from omniray.engine.rows import row_ids as identity
+from omniray.engine.schema.printer import print_schema
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import storage as tables
+from omniray.engine.writes import write_requests as request
+from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.write_requests import Request
 from tests.coordination import Service, Told, serving
 from tests.model.graph_model import GraphModel, Row
 from tests.model.graph_writes import LoadCall, MutateCall, first_loads, loads, mutations

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from omniray.engine import line, recovery
-from omniray.engine.line import Answer, CommitObject, Fate
-from omniray.engine.recovery import Decision, OperationFacts, TableClass
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import CommitObject, Fate
+from omniray.engine.recovery import rules as recovery
+from omniray.engine.recovery.rules import Decision, OperationFacts, TableClass
+from omniray.engine.store.object_store import Answer
 from tests.model.line_schedules import run
 from tests.model.line_world import Rules, Violation, is_coordinator
 

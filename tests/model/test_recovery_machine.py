@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from omniray.engine.errors import OmnirayError, TableDrift
-from omniray.engine.failpoints import Point
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED
+from omniray.engine.base.errors import OmnirayError, TableDrift
+from omniray.engine.base.failpoints import Point
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import EMBEDDED
 from tests.model.recovery_world import Runner, World
 from tests.mortal import Crashed
 from tests.recovery.rows import Deed, Rows, delete, insert, load, update

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from omniray.coordinator import rounds
-from omniray.coordinator.fairness import TenantQueue, Ticket
-from omniray.coordinator.rounds import (
+from omniray.coordinator.rounds import machine as rounds
+from omniray.coordinator.rounds.fairness import TenantQueue, Ticket
+from omniray.coordinator.rounds.machine import (
     Commit,
     Confirm,
     Event,
@@ -23,9 +23,9 @@ from omniray.coordinator.rounds import (
     Instruction,
     Rounds,
 )
-from omniray.engine import line
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.line import CommitObject
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.line import commit_object as line
+from omniray.engine.line.commit_object import CommitObject
 from tests.model.round_publisher import Publisher
 from tests.model.round_terms import LATE_ANSWERS, Told, Weather
 from tests.model.round_world import run

@@ -16,10 +16,11 @@ from typing import Any
 import lance
 
 import omniray
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.failpoints import Action, Point, armed, kill
-from omniray.engine.line import CommitObject
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.base.failpoints import Action, Point, armed, kill
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.graphs import INSERT, PERSON, insert, people
 from tests.stores import Root
 

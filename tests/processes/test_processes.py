@@ -10,10 +10,10 @@ import lance
 import pytest
 
 import omniray
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.finalise import Finaliser
-from omniray.engine.store import open_store
-from omniray.engine.version_names import final_name
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.version_names import final_name
 from tests.graphs import PERSON, Adding, create_store, insert, new_graph, parts_of, people, reopen
 from tests.processes.crew import (
     Member,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import omniray
-from omniray.coordinator.cluster import ray
-from omniray.coordinator.service import serve
+from omniray.coordinator.actors.cluster import ray
+from omniray.coordinator.client.service import serve
 from omniray.coordinator.stress.nodes import Nodes, running_nodes
-from omniray.engine.failpoints import Action, Point, armed, kill
+from omniray.engine.base.failpoints import Action, Point, armed, kill
 from tests.graphs import AGE, CITY, INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
 from tests.ray.world import TIMEOUT_S, Served, add, quiet_ray

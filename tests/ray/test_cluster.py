@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 import omniray
-from omniray.coordinator import cluster
-from omniray.engine.errors import LineOwned
-from omniray.engine.owner import Incarnation
+from omniray.coordinator.actors import cluster
+from omniray.engine.base.errors import LineOwned
+from omniray.engine.line.owner import Incarnation
 from tests.graphs import SCHEMA
 from tests.processes.crew import Member
 from tests.ray.drivers import TORTURE, other_cluster

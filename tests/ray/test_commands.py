@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.coordinator import cluster
-from omniray.engine.line import EMBEDDED
+from omniray.coordinator.actors import cluster
+from omniray.engine.line.commit_object import EMBEDDED
 from tests.commands import environment, omniray_process, run
 from tests.graphs import INSERT, new_graph, people
 from tests.stores import Root
@@ -47,7 +47,7 @@ def write(uri: str, name: str) -> None:
 @contextmanager
 def up(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`omniray up` in the foreground, once it serves."""
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "up", *arguments]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:

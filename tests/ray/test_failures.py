@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.coordinator.cluster import Storage
-from omniray.coordinator.queue_actor import RemoteQueues
-from omniray.coordinator.table_queues import Base, Question
-from omniray.engine.failpoints import Point
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED
-from omniray.engine.owner import Incarnation
-from omniray.engine.row_sink import INLINE_ROWS_MAX
+from omniray.coordinator.actors.cluster import Storage
+from omniray.coordinator.actors.queue_actor import RemoteQueues
+from omniray.coordinator.actors.table_queues import Base, Question
+from omniray.engine.base.failpoints import Point
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.line.owner import Incarnation
+from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
 from tests.graphs import INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, connected

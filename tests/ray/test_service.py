@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.coordinator.cluster import ray
-from omniray.engine.author import Author
-from omniray.engine.errors import LineOwned, SchemaMismatch, Unreachable
-from omniray.engine.failpoints import Point
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED
-from omniray.engine.request import Header, MutationRequest
-from omniray.engine.row_sink import INLINE_ROWS_MAX
+from omniray.coordinator.actors.cluster import ray
+from omniray.engine.base.errors import LineOwned, SchemaMismatch, Unreachable
+from omniray.engine.base.failpoints import Point
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
+from omniray.engine.writes.write_requests import Header, MutationRequest
 from tests.graphs import INSERT, PERSON
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading

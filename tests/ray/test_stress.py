@@ -35,7 +35,7 @@ def eventful_seed() -> int:
 def test_a_short_chaos_breaks_no_promise(tmp_path: Path) -> None:
     """Fault: a seeded chaos over writers, actors and a node. Oracle: the checker, over all histories and the graph."""
     arguments = ("--writers", WRITERS, "--seconds", SECONDS, "--seed", eventful_seed(), "--keep", tmp_path)
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "stress", "--chaos", "--json", *map(str, arguments)]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "stress", "--chaos", "--json", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment())
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)

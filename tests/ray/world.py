@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import omniray
-from omniray.coordinator import cluster
-from omniray.coordinator.cluster import LOOPBACK, NAMESPACE, Place, ray
-from omniray.coordinator.rounds import Limits
-from omniray.coordinator.service import Service, find, serve
-from omniray.engine import failpoints
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.failpoints import Action, Point
-from omniray.engine.line import CommitObject
-from omniray.engine.owner import Incarnation
-from omniray.engine.store import open_store
+from omniray.coordinator.actors import cluster
+from omniray.coordinator.actors.cluster import LOOPBACK, NAMESPACE, Place, ray
+from omniray.coordinator.client.service import Service, find, serve
+from omniray.coordinator.rounds.machine import Limits
+from omniray.engine.base import failpoints
+from omniray.engine.base.failpoints import Action, Point
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.owner import Incarnation
+from omniray.engine.store.open_store import open_store
 from tests.graphs import INSERT, SCHEMA
 from tests.stores import Root
 

@@ -15,10 +15,11 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from bench.s3server import S3Server
-from omniray.engine.failpoints import Point
+from omniray.engine.base.failpoints import Point
 from omniray.engine.graph import Graph
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.store_s3 import S3Store
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.store.s3 import S3Store
 from tests.graphs import new_graph
 from tests.recovery.oracle import check_healed, check_kill, observe
 from tests.recovery.rows import Deed

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 import lance
 
-from omniray.engine import audit
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import NotFound
+from omniray.engine.base.errors import NotFound
 from omniray.engine.graph import Graph
-from omniray.engine.heal import RecoveryReport
-from omniray.engine.line import CommitObject, unlawful
-from omniray.engine.manifest import LineageEntry, Manifest
-from omniray.engine.recovery import RECORDED_AS, Decision
-from omniray.engine.repair import DISCARDED
-from omniray.engine.sidecar import FOLDER, STAGING, Sidecar, Sidecars
-from omniray.engine.snapshot import Snapshot
-from omniray.engine.store import ObjectStore
+from omniray.engine.history import audit
+from omniray.engine.history.manifest import LineageEntry, Manifest
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject, unlawful
+from omniray.engine.line.sidecar import FOLDER, STAGING, Sidecar, Sidecars
+from omniray.engine.reading.snapshot import Snapshot
+from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.repair import DISCARDED
+from omniray.engine.recovery.rules import RECORDED_AS, Decision
+from omniray.engine.store.object_store import ObjectStore
 from tests.recovery.rows import TABLES, Deed, after, insert, read_rows
 
 NEXT = insert("next", "next@one", 1)

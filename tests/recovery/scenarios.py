@@ -14,19 +14,23 @@ from typing import Any
 from unittest.mock import patch
 
 import omniray
-from omniray.engine import finalise, heal, row_sink, sweep
-from omniray.engine.author import Author
-from omniray.engine.errors import NotFound
-from omniray.engine.failpoints import Action, Point, armed, kill
+from omniray.engine.base.errors import NotFound
+from omniray.engine.base.failpoints import Action, Point, armed, kill
+from omniray.engine.base.principal import Author
+from omniray.engine.base.process import this_process
+from omniray.engine.commit import phase_d as finalise
 from omniray.engine.graph import Graph
-from omniray.engine.heal import Recoverer, RecoveryReport
-from omniray.engine.line import EMBEDDED, CommitObject, Fate
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.process import this_process
-from omniray.engine.prune import prune
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.line.prune import prune
+from omniray.engine.maintenance import sweep
+from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.writes import row_sink
+from omniray.engine.writes.mutate import MutationIntent
 from tests.foreign import append
 from tests.graphs import AGE, DELETE, INSERT, SCHEMA
 from tests.recovery.rows import Deed, delete, insert, load, update
@@ -104,7 +108,7 @@ def _open(root: Root, owner: str = EMBEDDED) -> Graph:
 
 def warm_up() -> None:
     """Do once what every child would do again, as far as it needs neither Lance nor a thread."""
-    import omniray.engine.store_s3  # noqa: F401 (the engine does so when it opens the first one)
+    import omniray.engine.store.s3  # noqa: F401 (the engine does so when it opens the first one)
 
     this_process()
     schema = parse_schema(SCHEMA)

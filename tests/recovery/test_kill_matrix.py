@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from bench.s3server import running_server
-from omniray.engine.failpoints import Point
+from omniray.engine.base.failpoints import Point
 from tests.recovery.matrix import S3, Disk, Matrix, Template, all_kills, some_kills
 from tests.recovery.scenarios import SCENARIOS, Kill
 from tests.recovery.zygote import Zygote, zygote

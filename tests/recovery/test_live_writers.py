@@ -15,8 +15,8 @@ import lance
 import pytest
 
 import omniray
-from omniray.engine import audit
-from omniray.engine.store import open_store
+from omniray.engine.history import audit
+from omniray.engine.store.open_store import open_store
 from tests.graphs import new_graph
 from tests.recovery.writers import (
     TABLES,

@@ -10,12 +10,13 @@ from pathlib import Path
 import lance
 import pytest
 
-from omniray.engine import audit
-from omniray.engine.errors import InvariantViolation
+from omniray.engine.base.errors import InvariantViolation
+from omniray.engine.base.process import this_process
 from omniray.engine.graph import Graph
-from omniray.engine.process import this_process
-from omniray.engine.sidecar import Sidecars
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.history import audit
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.foreign import PEOPLE, append, plain
 from tests.recovery.matrix import Disk, Matrix
 from tests.recovery.oracle import Evidence, check_healed, check_kill, observe

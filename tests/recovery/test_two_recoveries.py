@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from omniray.engine import audit
-from omniray.engine.failpoints import Point
-from omniray.engine.heal import RecoveryReport
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.failpoints import Point
+from omniray.engine.history import audit
+from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.store.object_store import ObjectStore
 from tests.foreign import plain_ids
 from tests.graphs import create_store, parts_of
 from tests.healing import processes_on, recovered, staging_names, wounds

@@ -14,11 +14,12 @@ import pytest
 
 import omniray
 from omniray.engine import writer as writer_module
-from omniray.engine.errors import Fenced
-from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.base.errors import Fenced
+from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.graph import Graph
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.graphs import create_store, new_graph, parts_of
 from tests.healing import add
 from tests.recovery.writers import WHOLE, Child, own, records, rows_of_writes, stop_before_commit, wait_until_stopped

@@ -19,13 +19,14 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
-from omniray.engine.errors import Fenced
-from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.base.errors import Fenced
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.process import this_process
 from omniray.engine.graph import Graph
-from omniray.engine.line import EMBEDDED
-from omniray.engine.owner import Incarnation
-from omniray.engine.process import this_process
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.line.owner import Incarnation
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.graphs import Parts
 from tests.healing import add
 from tests.mortal import crash

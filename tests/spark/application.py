@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 import omniray
 from omniray.coordinator.stress.writer import run_writer
-from omniray.workers.spark.session import session
+from omniray.spark import session, transaction
 from omniray.workers.spark.types import spark_schema
 from tests.spark.conftest import SETTINGS
 
@@ -39,7 +39,7 @@ class SparkGraph:
     ) -> omniray.WriteResult:
         if expected_versions is not None:
             return self._client.load(source, mode=mode, expected_versions=expected_versions, txn_id=txn_id)
-        with self._client.spark_transaction(mode=mode, txn_id=txn_id) as tx:
+        with transaction(self._client, mode=mode, txn_id=txn_id) as tx:
             for type, rows in rows_by_type(source).items():
                 tx.write(self._frame(type, rows), type)
         return tx.result

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from omniray.coordinator import cluster
+from omniray.coordinator.actors import cluster
 from tests.ray.world import local_ray
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SETTINGS = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session with the data source; Spark never forgets that it had one, so there is one for all tests."""
-    from omniray.workers.spark.session import session
+    from omniray.spark import session
 
     paths = [str(HERE / "src"), str(HERE), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)  # Spark's workers import the tests too

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import omniray
-from omniray.engine.failpoints import Point
+from omniray.engine.base.failpoints import Point
+from omniray.spark import transaction
 from tests.ray.world import Served, served
 from tests.spark.test_write import people, saved
 from tests.stores import Root
@@ -52,7 +53,7 @@ def test_a_coordinator_that_is_killed_while_it_commits_a_frame_is_asked_again(
 ) -> None:
     graph.arm(graph.place.publisher, f"{point}=kill")
     epoch = graph.newest().epoch
-    with client.spark_transaction() as tx:
+    with transaction(client) as tx:
         tx.write(people(spark, count), "Person")
     assert graph.people() == sorted(f"p{n}" for n in range(count))
     assert graph.newest().epoch == epoch + 1

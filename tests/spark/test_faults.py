@@ -60,7 +60,7 @@ def test_an_answer_that_is_lost_after_the_commit_deletes_nothing(spark: SparkSes
 
 _DRIVER = """
 import sys
-from omniray.workers.spark.session import session
+from omniray.spark import session
 from tests.spark.conftest import SETTINGS
 from tests.spark.faulty import FORMAT, FaultySource
 from tests.spark.test_write import people

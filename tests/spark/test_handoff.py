@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import omniray
-from omniray.engine.errors import RecordError, StorageError, Unreachable
-from omniray.engine.identity import new_ulid
+from omniray.engine.base.errors import RecordError, StorageError, Unreachable
+from omniray.engine.base.ulids import new_ulid
 from omniray.spark import to_ray
 from omniray.workers.flight_client import Route
 from omniray.workers.spark import handoff

@@ -19,12 +19,12 @@ import omniray
 from bench.social import compared
 from bench.social_graph import SCHEMA as SOCIAL
 from bench.social_graph import SocialGraph
-from omniray.coordinator.cli_pipeline import app
-from omniray.engine.identity import new_ulid
+from omniray.coordinator.cli.pipeline import app
+from omniray.engine.base.ulids import new_ulid
+from omniray.spark import run_pipeline
 from omniray.workers.spark.pipeline import checks, run
 from omniray.workers.spark.pipeline.checks import Judgement
 from omniray.workers.spark.pipeline.report import Report
-from omniray.workers.spark.pipeline.run import run_file
 from tests.source import REPOSITORY
 from tests.stores import Root
 
@@ -90,7 +90,7 @@ class Project:
         (self.folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
     def run(self, *args: Any, run_id: str | None = None, dry_run: bool = False, **told: Any) -> Report:
-        return run_file(self.write(*args, **told), self.spark, run_id=run_id, dry_run=dry_run)
+        return run_pipeline(self.write(*args, **told), self.spark, run_id=run_id, dry_run=dry_run)
 
     def rejects(self, report: Report) -> list[tuple[str, str, Any]]:
         found = self.spark.read.parquet(str(self.folder / "rejects")).where(f"run_id = '{report.run_id}'").collect()
@@ -135,7 +135,7 @@ def counts(report: Report, type: str) -> tuple[int, int, dict[str, int], int]:
 def test_planted_faults_are_found_by_reason_in_one_commit(spark: SparkSession, disk: Root, tmp_path: Path) -> None:
     social = SocialGraph(people=1_000, acquaintances=5_000)
     omniray.init(str(tmp_path / "graph"), schema=SOCIAL).close()
-    report = run_file(social.write(spark, tmp_path), spark)
+    report = run_pipeline(social.write(spark, tmp_path), spark)
     rows = list(compared(social, report, tmp_path / "graph"))
     assert [row for row in rows if row[2] != row[3]] == []
     assert len(rows) == 6 + 3 + 5 + 3 + 1
@@ -228,7 +228,7 @@ def test_a_merged_edge_without_an_id_replaces_the_one_between_its_nodes_though_o
     document = json.loads(file.read_text())
     document["edges"]["Knows"]["columns"]["id"] = "i"
     file.write_text(json.dumps(document))
-    assert counts(run_file(file, project.spark), "Knows") == (2, 2, {}, 2)
+    assert counts(run_pipeline(file, project.spark), "Knows") == (2, 2, {}, 2)
     assert project.rows("Knows", "id") == sorted([*before, ("b-a",)])
 
 
@@ -299,7 +299,7 @@ def test_tables_and_queries_of_a_database_are_sources(
     project: Project, database: str, place: str, names: list[str]
 ) -> None:
     read = {"table": "people", "query": "select n, a from people where a is not null"}[place]
-    report = run_file(from_database(project, url=database, **{place: read}), project.spark)
+    report = run_pipeline(from_database(project, url=database, **{place: read}), project.spark)
     assert counts(report, "Person") == (len(names) + 1, len(names), {"range": 1}, len(names))
     assert [name for (name,) in project.rows("Person", "name")] == names
 
@@ -316,7 +316,7 @@ def test_a_database_that_can_t_be_read_is_one_line(
     project: Project, database: str, url: str, table: str, fault: str
 ) -> None:
     with pytest.raises(omniray.InputError) as caught:
-        run_file(from_database(project, url=url or database, table=table), project.spark)
+        run_pipeline(from_database(project, url=url or database, table=table), project.spark)
     (told,) = str(caught.value).splitlines()
     assert fault in told
     assert project.commits() == 0
@@ -381,7 +381,7 @@ def test_what_does_not_fit_is_told_with_its_line(
     file = faulty_file(old, new)
     line = next(n for n, text in enumerate(file.read_text().splitlines(), start=1) if new in text)
     with pytest.raises(omniray.InputError) as caught:
-        run_file(file, project.spark)
+        run_pipeline(file, project.spark)
     (told,) = str(caught.value).splitlines()
     where, _, message = told.removeprefix(f"{file}:").partition(": ")
     assert message.startswith(fault)
@@ -403,7 +403,7 @@ def test_an_expression_that_fails_on_a_value_ends_the_run_with_one_line(
     project: Project, faulty_file: Callable[[str, str], Path]
 ) -> None:
     with pytest.raises(omniray.InputError, match=r"Spark gave up on the pipeline: .*CAST_INVALID_INPUT") as caught:
-        run_file(faulty_file('"a"', '"cast(n as int)"'), project.spark)
+        run_pipeline(faulty_file('"a"', '"cast(n as int)"'), project.spark)
     assert "\n" not in str(caught.value)
 
 

@@ -94,7 +94,7 @@ def test_what_a_stream_can_not_do_is_refused_before_it_begins(
 
 _DRIVER = """
 import sys
-from omniray.workers.spark.session import session
+from omniray.spark import session
 from pathlib import Path
 from tests.spark.conftest import SETTINGS
 from tests.spark.test_stream_write import started

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import omniray
+from omniray.spark import transaction
 from tests.graphs import new_graph
 from tests.stores import Root
 
@@ -93,7 +94,7 @@ def test_merge_replaces_and_overwrite_empties(spark: SparkSession, disk: Root) -
 def test_frames_of_a_transaction_land_at_once(spark: SparkSession, any_root: Root) -> None:
     with new_graph(any_root) as graph:
         knows = people(spark, 9).selectExpr("name as `from`", "'p0' as `to`")
-        with graph.spark_transaction(actor="etl") as tx:
+        with transaction(graph, actor="etl") as tx:
             assert tx.write(people(spark, 9), "Person") == 9
             assert tx.write(knows, "Knows") == 9
         assert (tx.result.affected_nodes, tx.result.affected_edges) == (9, 9)
@@ -102,7 +103,7 @@ def test_frames_of_a_transaction_land_at_once(spark: SparkSession, any_root: Roo
 
 def test_a_transaction_that_is_left_by_an_error_commits_nothing(spark: SparkSession, disk: Root) -> None:
     with new_graph(disk) as graph:
-        tx = graph.spark_transaction()
+        tx = transaction(graph)
         tx.write(people(spark, 9), "Person")
         with pytest.raises(RuntimeError, match="changed my mind"), tx:
             raise RuntimeError("changed my mind")
@@ -114,7 +115,7 @@ def test_a_frame_that_does_not_fit_is_told_when_it_is_written_and_its_transactio
 ) -> None:
     with new_graph(disk) as graph:
         unfit = people(spark, 9).selectExpr("name", "5000000000 as age")
-        tx = graph.spark_transaction()
+        tx = transaction(graph)
         tx.write(people(spark, 9_000), "Person")
         with pytest.raises(omniray.RecordError, match="5000000000 is not"):
             tx.write(unfit, "Person")
@@ -127,7 +128,7 @@ def test_a_frame_that_does_not_fit_is_told_when_it_is_written_and_its_transactio
 def test_a_write_with_the_same_id_is_applied_once(spark: SparkSession, disk: Root) -> None:
     with new_graph(disk) as graph:
         for _ in range(2):
-            with graph.spark_transaction(txn_id="01ARZ3NDEKTSV4RRFFQ69G5FAV") as tx:
+            with transaction(graph, txn_id="01ARZ3NDEKTSV4RRFFQ69G5FAV") as tx:
                 tx.write(people(spark, 9), "Person")
         assert tx.result.repeated
         assert len(names(graph)) == 9

@@ -6,9 +6,12 @@ import lance
 import pytest
 
 import omniray
-from omniray.engine import archive, finalise, swap
-from omniray.engine.errors import StorageError
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.base.errors import StorageError
+from omniray.engine.commit import phase_d as finalise
+from omniray.engine.history import cas_table as swap
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import old_versions as archive
 from tests.graphs import insert, new_graph, people, reopen
 from tests.stores import Root
 

@@ -12,12 +12,13 @@ import lance
 import pyarrow as pa
 import pytest
 
-from omniray.engine import audit
-from omniray.engine.errors import StorageError
-from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.line import Answer
-from omniray.engine.manifest import Manifest
-from omniray.engine.store import DirectoryStore, ObjectStore, open_store
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.history import audit
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.lines import BEGIN, line, recovered
 from tests.stores import Root
 
@@ -158,8 +159,8 @@ def test_a_slower_one_begins_again_on_top_of_what_the_faster_one_has_written(sto
 def test_a_long_life_leaves_few_fragments_few_versions_and_no_staging_names(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omniray.engine.swap.KEPT_VERSIONS", 4)
-    monkeypatch.setattr("omniray.engine.audit.TAIL_ROWS_MAX", 10)
+    monkeypatch.setattr("omniray.engine.history.cas_table.KEPT_VERSIONS", 4)
+    monkeypatch.setattr("omniray.engine.history.audit.TAIL_ROWS_MAX", 10)
     objects = line(1)
     for number in range(24):
         objects = recovered(objects, f"op-{number:02}")

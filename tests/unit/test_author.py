@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from omniray.engine.author import NAME_CHARS_MAX, Author
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
+from omniray.engine.base.principal import NAME_CHARS_MAX, Author
 from omniray.workers.spark.options import Target
 from tests.graphs import new_graph
 from tests.stores import Root

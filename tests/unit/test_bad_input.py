@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
-from omniray.engine.records import BLOCK_ROWS_MAX
-from omniray.engine.row_sink import INLINE_ROWS_MAX
+from omniray.engine.rows.records import BLOCK_ROWS_MAX
+from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
 from tests.commands import Answer, omniray_command, options_of, run
 from tests.stores import STOP_TIMEOUT_S, Root
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from omniray.coordinator.batch_writer import BatchWriter
-from omniray.engine.errors import InputError, KeyConflict, OutcomeUnknown
-from omniray.engine.write import WriteResult
+from omniray.coordinator.client.batch_writer import BatchWriter
+from omniray.engine.base.errors import InputError, KeyConflict, OutcomeUnknown
+from omniray.engine.judge.resolution import WriteResult
 
 
 class _Loads:

@@ -14,9 +14,7 @@ import pytest
 
 import omniray
 from bench.s3server import Fault, S3Server, running_server
-from omniray.engine import birth, tip
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import (
+from omniray.engine.base.errors import (
     GraphExists,
     NotFound,
     OmnirayError,
@@ -25,11 +23,16 @@ from omniray.engine.errors import (
     SchemaError,
     StorageError,
 )
-from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.line import Answer, CommitObject
-from omniray.engine.process import this_process
-from omniray.engine.schema_files import SCHEMA_STATE, SCHEMA_TEXT
-from omniray.engine.store import DirectoryStore, ObjectStore, open_store
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.base.process import this_process
+from omniray.engine.commit import create_graph as birth
+from omniray.engine.history.accepted_schema import SCHEMA_STATE, SCHEMA_TEXT
+from omniray.engine.line import line_end as tip
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.graphs import CITY, PERSON, SCHEMA, files_below, insert, new_graph, people
 from tests.mortal import MortalStore, dying_at
 from tests.stores import Root

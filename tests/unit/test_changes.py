@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 
 import omniray
 from bench.s3server import running_server
-from omniray.engine import difference, finalise, lineage, tables
-from omniray.engine.changes import BEGINNING, Change, Changes
-from omniray.engine.difference import Kind
-from omniray.engine.errors import NotFinalised
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.line import CommitObject
-from omniray.engine.prune import prune
-from omniray.engine.store import open_store
+from omniray.engine.base.errors import NotFinalised
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.commit import phase_d as finalise
+from omniray.engine.history import lineage
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.prune import prune
+from omniray.engine.reading import table_diff as difference
+from omniray.engine.reading.change_feed import BEGINNING, Change, Changes
+from omniray.engine.reading.table_diff import Kind
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import storage as tables
 from tests.coordination import Gate, serving
 from tests.graphs import create_store, insert, new_graph, parts_of
 from tests.stores import Root

@@ -14,8 +14,9 @@ import lance
 import pytest
 
 import omniray
-from omniray.coordinator import cli, cli_output
-from omniray.engine import errors
+from omniray.coordinator.cli import output as cli_output
+from omniray.coordinator.cli.app import app as cli
+from omniray.engine.base import errors
 from tests.commands import TIMEOUT_S, environment, omniray_command, omniray_process, run
 
 SCHEMA = """\
@@ -107,7 +108,7 @@ def test_load_reads_csv_from_stdin_and_names_what_it_refuses_by_line(graph: str,
     command = [
         sys.executable,
         "-m",
-        "omniray.coordinator.cli",
+        "omniray.coordinator.cli.app",
         "load",
         graph,
         "-",
@@ -128,7 +129,7 @@ def test_load_reads_csv_from_stdin_and_names_what_it_refuses_by_line(graph: str,
 
 
 def test_a_bad_line_on_stdin_is_named_by_its_line(graph: str) -> None:
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "load", graph, "-"]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "load", graph, "-"]
     done = subprocess.run(command, input=b"\n{}\n", capture_output=True, timeout=TIMEOUT_S, env=environment())
     assert done.returncode == 3
     assert done.stderr.startswith(b"error: stdin line 2: not a record")
@@ -347,7 +348,7 @@ def test_every_verb_has_json_and_examples_in_its_help(verb: str) -> None:
 def test_a_progress_bar_shows_on_a_terminal_only(graph: str, files: Path) -> None:
     """The bar goes to stderr, and a pipe is no terminal; a pseudo-terminal is."""
     leader, follower = os.openpty()
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "load", graph, "people.jsonl", "--mode", "merge"]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "load", graph, "people.jsonl", "--mode", "merge"]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=follower, timeout=TIMEOUT_S, env=environment(TERM="xterm"), cwd=files
     )
@@ -365,7 +366,7 @@ def test_a_progress_bar_shows_on_a_terminal_only(graph: str, files: Path) -> Non
 @pytest.mark.parametrize("arguments", [["version"], ["--help"], ["load", "--help"]])
 def test_help_and_version_are_quick_because_they_import_nothing_heavy(arguments: list[str]) -> None:
     code = (
-        "import sys, omniray.coordinator.cli as cli\n"
+        "import sys, omniray.coordinator.cli.app as cli\n"
         "try:\n    cli.app(sys.argv[1:])\n"
         f"finally:\n    print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
     )
@@ -384,7 +385,7 @@ def test_when_a_command_has_ended_plain_lance_sees_what_it_wrote(files: Path) ->
 
 def test_an_export_can_be_piped_into_a_load(graph: str) -> None:
     run("init", "copy", "--schema", "social.pg")
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "load", "copy", "-", "--json"]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "load", "copy", "-", "--json"]
     exported = run("export", graph).out.encode()
     done = subprocess.run(command, input=exported, capture_output=True, timeout=TIMEOUT_S, env=environment())
     assert (done.returncode, done.stderr) == (0, b"")
@@ -394,7 +395,7 @@ def test_an_export_can_be_piped_into_a_load(graph: str) -> None:
 def test_an_export_whose_reader_has_gone_ends_quietly(graph: str) -> None:
     many = "".join(f'{{"type": "Person", "data": {{"name": "person number {n}"}}}}\n' for n in range(5000))
     run("load", graph, written("many.jsonl", many))
-    command = [sys.executable, "-m", "omniray.coordinator.cli", "export", graph]
+    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "export", graph]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from omniray.coordinator.cli_recovery import seconds
-from omniray.engine.failpoints import Point
-from omniray.engine.identity import new_ulid
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.process import Process, this_process
-from omniray.engine.store import ObjectStore, open_store
+from omniray.coordinator.cli.recovery import seconds
+from omniray.engine.base.failpoints import Point
+from omniray.engine.base.process import Process, this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.commands import Answer, omniray_command, omniray_process, run
 from tests.foreign import PEOPLE, append, commit_and_die, people, plain, plain_ids, with_people, write
 from tests.graphs import INSERT, PERSON, Adding, Parts, parts_of

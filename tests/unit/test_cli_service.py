@@ -17,21 +17,24 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.coordinator import background, cli_status, cluster, service, upkeep
-from omniray.coordinator.cli_output import Output
-from omniray.coordinator.cli_service import _watch
-from omniray.coordinator.cli_status import Lookout
-from omniray.coordinator.gauges import Rates
-from omniray.coordinator.publisher_actor import Status
-from omniray.coordinator.upkeep import DOUBTS_MAX, Fate, Sighting
-from omniray.engine.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import Fenced, StorageError, Unreachable
-from omniray.engine.identity import new_ulid
-from omniray.engine.manifest import Manifest
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.process import Process, this_process
-from omniray.engine.store import open_store
-from omniray.engine.tip import Tip
+from omniray.coordinator.actors import cluster
+from omniray.coordinator.actors.gauges import Rates
+from omniray.coordinator.actors.publisher_actor import Status
+from omniray.coordinator.cli import background, upkeep
+from omniray.coordinator.cli import status as cli_status
+from omniray.coordinator.cli.output import Output
+from omniray.coordinator.cli.service import _watch
+from omniray.coordinator.cli.status import Lookout
+from omniray.coordinator.cli.upkeep import DOUBTS_MAX, Fate, Sighting
+from omniray.coordinator.client import service
+from omniray.engine.base.errors import Fenced, StorageError, Unreachable
+from omniray.engine.base.process import Process, this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.store.open_store import open_store
 from tests.commands import TIMEOUT_S, environment, omniray_command, run
 from tests.graphs import new_graph
 from tests.stores import Root
@@ -225,7 +228,7 @@ def test_ray_is_not_imported_where_there_is_no_coordinator(graph: str) -> None:
 def _modules_after(names: tuple[str, ...], *commands: list[str]) -> subprocess.CompletedProcess[str]:
     """Run commands in a new process, which says at last which of some modules it has imported."""
     code = (
-        "import contextlib, json, sys, omniray.coordinator.cli as cli\n"
+        "import contextlib, json, sys, omniray.coordinator.cli.app as cli\n"
         "for command in json.loads(sys.argv[1]):\n"
         "    with contextlib.suppress(SystemExit):\n"
         "        cli.app(command)\n"

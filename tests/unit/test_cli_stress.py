@@ -17,7 +17,7 @@ from omniray.coordinator.stress.operation import ROW_TYPES, SCHEMA
 from omniray.coordinator.stress.report import Report, summarise
 from omniray.coordinator.stress.run import Plan
 from omniray.coordinator.stress.violation import Rule, Violation
-from omniray.engine.errors import Unreachable
+from omniray.engine.base.errors import Unreachable
 from tests.commands import omniray_command
 
 LOST = Violation(Rule.LOST_COMMIT, "01 was acknowledged and is not in the lineage", ("a line of the history",))

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.coordinator import client as client_module
-from omniray.coordinator import cluster, publisher_actor, service
-from omniray.coordinator.cluster import Place, Storage
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.publisher_actor import HasLeft
-from omniray.coordinator.service import WAIT_S_MAX, Service
-from omniray.coordinator.wire import packed
-from omniray.engine.errors import (
+from omniray.coordinator.actors import cluster, publisher_actor
+from omniray.coordinator.actors.cluster import Place, Storage
+from omniray.coordinator.actors.publisher_actor import HasLeft
+from omniray.coordinator.client import client as client_module
+from omniray.coordinator.client import service
+from omniray.coordinator.client.service import WAIT_S_MAX, Service
+from omniray.coordinator.door.wire import packed
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine.base.errors import (
     InputError,
     LineOwned,
     NotFinalised,
@@ -26,8 +27,8 @@ from omniray.engine.errors import (
     StorageError,
     Unreachable,
 )
-from omniray.engine.request import Request
-from omniray.engine.write import WriteResult
+from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.writes.write_requests import Request
 from tests.graphs import new_graph
 from tests.stores import Root
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from omniray.engine.commit_log import CACHE_OBJECTS_MAX, HINT, HINT_EVERY, MAIN_BRANCH, BranchId, CommitLog
-from omniray.engine.errors import FormatMismatch, InvariantViolation
-from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, Pin, encode, follow
-from omniray.engine.store import DirectoryStore, ObjectStore, open_store
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation
+from omniray.engine.line.commit_log import CACHE_OBJECTS_MAX, HINT, HINT_EVERY, MAIN_BRANCH, BranchId, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, Pin, encode, follow
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.stores import Root
 
 FOLDER = f"__commits/{MAIN_BRANCH}"

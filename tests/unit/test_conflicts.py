@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omniray.coordinator.conflicts import JudgedRound, WriteAnswer, judge_round
-from omniray.engine.errors import (
+from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round
+from omniray.engine.base.errors import (
     ConstraintViolation,
     ExpectedVersionMismatch,
     KeyConflict,
@@ -19,12 +19,12 @@ from omniray.engine.errors import (
     OmnirayError,
     StorageError,
 )
-from omniray.engine.mode import Mode
-from omniray.engine.request import PreparedRequest, Request
-from omniray.engine.schema import DST, ID, SRC
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows
-from omniray.engine.write import Affected, Resolution, TableWrite
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import DST, ID, SRC
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
+from omniray.engine.writes.write_requests import PreparedRequest, Request
 from tests.coordination import Held, Sender
 
 _SCHEMA = parse_schema("""

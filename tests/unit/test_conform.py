@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omniray.engine.conform import conform, conform_block
-from omniray.engine.errors import ConstraintViolation, KeyConflict, RecordError
-from omniray.engine.records import Block, RawBatch, Rejection, as_error, numbered, raw_from_dicts
-from omniray.engine.schema import (
+from omniray.engine.base.errors import ConstraintViolation, KeyConflict, RecordError
+from omniray.engine.rows.records import Block, RawBatch, Rejection, as_error, numbered, raw_from_dicts
+from omniray.engine.rows.row_validation import conform, conform_block
+from omniray.engine.schema.types import (
     Check,
     EdgeType,
     EnumType,

@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omniray.engine import constraints, sets
-from omniray.engine.constraints import Counts, Verdict, judge
-from omniray.engine.errors import ConstraintViolation
-from omniray.engine.keylog import KeyLog
-from omniray.engine.mode import Mode
-from omniray.engine.schema import (
+from omniray.engine.base.errors import ConstraintViolation
+from omniray.engine.judge import constraints
+from omniray.engine.judge import relations as sets
+from omniray.engine.judge.constraints import Counts, Verdict, judge
+from omniray.engine.judge.keylog import KeyLog
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import (
     Cardinality,
     EdgeType,
     EnumType,

@@ -12,11 +12,11 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from omniray.engine import sets
-from omniray.engine.constraints import Verdict, judge
-from omniray.engine.keylog import KeyLog
-from omniray.engine.mode import Mode
-from omniray.engine.schema import (
+from omniray.engine.judge import relations as sets
+from omniray.engine.judge.constraints import Verdict, judge
+from omniray.engine.judge.keylog import KeyLog
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import (
     Cardinality,
     EdgeType,
     ElementType,

@@ -25,7 +25,7 @@ import typer.main
 import yaml
 
 import omniray
-from omniray.coordinator.cli import app
+from omniray.coordinator.cli.app import app
 from tests.source import LAYERS, REPOSITORY, relative
 from tests.stores import Root
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omniray.engine.distinct import Hashes, may_repeat
-from omniray.engine.errors import StorageError
+from omniray.engine.base.errors import StorageError
+from omniray.engine.judge.distinct import Hashes, may_repeat
 
 RUN = 4
 

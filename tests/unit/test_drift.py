@@ -10,11 +10,12 @@ from typing import NamedTuple
 import pytest
 
 import omniray
-from omniray.engine.errors import InvariantViolation, NotFound, TableDrift
-from omniray.engine.line import CommitObject
-from omniray.engine.recovery import TableClass
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.version_names import final_path
+from omniray.engine.base.errors import InvariantViolation, NotFound, TableDrift
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.recovery.rules import TableClass
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.version_names import final_path
 from tests.foreign import FOREIGN, PEOPLE, append, commit_and_die, plain, plain_ids, repair_of, with_people
 from tests.graphs import CITY, INSERT_CITY, PERSON, Adding, insert, parts_of, people
 from tests.stores import Root

@@ -6,9 +6,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from omniray.engine.empty_table import FIRST_MANIFEST, EmptyTable, empty_table_files
-from omniray.engine.errors import StorageError
-from omniray.engine.store import ObjectStore, open_store
+from omniray.engine.base.errors import StorageError
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.empty_table import FIRST_MANIFEST, EmptyTable, empty_table_files
 from tests.stores import Root
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), ("age", pa.int32())], metadata={b"stamp": b"1"})

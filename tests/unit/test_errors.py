@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import omniray
-from omniray.engine import errors
-from omniray.engine.errors import ExpectedVersionMismatch, KeyConflict, OmnirayError, ParseError
+from omniray.engine.base import errors
+from omniray.engine.base.errors import ExpectedVersionMismatch, KeyConflict, OmnirayError, ParseError
 
 ROOT = Path(__file__).parents[2]
 MADE_BY_HAND = {

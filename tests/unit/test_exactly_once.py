@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 
 import omniray
-from omniray.engine import tip
-from omniray.engine.errors import InputError, OutcomeUnknown, PayloadMismatch, Withdrawn
-from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.base.errors import InputError, OutcomeUnknown, PayloadMismatch, Withdrawn
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
-from omniray.engine.identity import new_ulid
-from omniray.engine.owner import Incarnation
-from omniray.engine.prune import prune
-from omniray.engine.store import ObjectStore
-from omniray.engine.write import Outcome, WriteResult
+from omniray.engine.judge.resolution import Outcome, WriteResult
+from omniray.engine.line import line_end as tip
+from omniray.engine.line.owner import Incarnation
+from omniray.engine.line.prune import prune
+from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writer import Writer
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import INSERT, create_store, parts_of, people

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import omniray
-from omniray.engine import failpoints
-from omniray.engine.failpoints import VARIABLE, Action, FailpointHit, Point, armed, fail, kill, parse, reach
+from omniray.engine.base import failpoints
+from omniray.engine.base.failpoints import VARIABLE, Action, FailpointHit, Point, armed, fail, kill, parse, reach
 
 PACKAGE = Path(omniray.__file__).parent
 FOLDERS = ("engine", "workers", "coordinator")  # links, which `rglob` does not follow
@@ -106,7 +106,7 @@ def test_nothing_is_armed_unless_the_environment_says_so() -> None:
 
 
 def test_a_process_is_armed_by_its_environment() -> None:
-    code = "from omniray.engine.failpoints import Point, reach\nfor _ in range(2): reach(Point.C_BEFORE_PUT)\n"
+    code = "from omniray.engine.base.failpoints import Point, reach\nfor _ in range(2): reach(Point.C_BEFORE_PUT)\n"
     for text, expected in (("phase_c.before_put=kill@2", SIGKILLED), ("phase_c.before_put=kill@3", 0), ("typo", 1)):
         ended = subprocess.run(
             [sys.executable, "-c", code],

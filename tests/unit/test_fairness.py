@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from omniray.coordinator.fairness import QUANTUM, WRITE_COST, RoundLimits, TenantQueue, Ticket
+from omniray.coordinator.rounds.fairness import QUANTUM, WRITE_COST, RoundLimits, TenantQueue, Ticket
 
 ROOMY = RoundLimits()
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import omniray
-from omniray.engine.filters import among
+from omniray.engine.tables.filters import among
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,

@@ -12,17 +12,18 @@ from pathlib import Path
 import lance
 import pytest
 
-from omniray.engine import archive, finalise
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.drift import sight
-from omniray.engine.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.finalise import give_final_name, observe_final_name, wait_for_final_name
-from omniray.engine.line import Answer, CommitObject, Pin
-from omniray.engine.recovery import FinalName
-from omniray.engine.store import DirectoryStore, ObjectStore
-from omniray.engine.sweep import Sweeper
-from omniray.engine.version_names import final_name
+from omniray.engine.base.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.commit import phase_d as finalise
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.maintenance.sweep import Sweeper
+from omniray.engine.recovery.drift import sight
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.final_names import FinalName, give_final_name, observe_final_name, wait_for_final_name
+from omniray.engine.tables.version_names import final_name
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
 from tests.stores import Root
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from omniray.engine.errors import StorageError, Unreachable
+from omniray.engine.base.errors import StorageError, Unreachable
 from omniray.workers import flight_client
 from omniray.workers.flight import Limits, StagingServer
 from omniray.workers.flight_client import Answer, Route, Stream, hand_over, packed_count, sized

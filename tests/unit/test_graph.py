@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.engine import archive, table
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import (
+from omniray.engine.base.errors import (
     FormatMismatch,
     InputError,
     KeyConflict,
@@ -25,10 +23,13 @@ from omniray.engine.errors import (
     SchemaError,
     StorageError,
 )
-from omniray.engine.line import FORMAT, encode
-from omniray.engine.schema_files import SCHEMA_STATE, SCHEMA_TEXT
-from omniray.engine.store import open_store
-from omniray.engine.tip import Tip
+from omniray.engine.history.accepted_schema import SCHEMA_STATE, SCHEMA_TEXT
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import FORMAT, encode
+from omniray.engine.line.line_end import Tip
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import table
 from tests.graphs import (
     AGE,
     CITY,

@@ -14,17 +14,17 @@ from unittest.mock import Mock
 import pytest
 
 import omniray
-from omniray.engine import heal
-from omniray.engine.errors import InvariantViolation, LineOwned
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.heal import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
-from omniray.engine.identity import new_ulid
-from omniray.engine.lease import Lease
-from omniray.engine.line import EMBEDDED, RECOVERY_ACTOR
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.process import Process, this_process
-from omniray.engine.sidecar import SidecarIntent
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import InvariantViolation, LineOwned
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.process import Process, this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import EMBEDDED, RECOVERY_ACTOR
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery.recoverer import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.lease import Lease
 from tests.foreign import append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
 from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staging_names, wounds

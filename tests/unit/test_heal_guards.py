@@ -10,19 +10,20 @@ from typing import Any, cast
 
 import pytest
 
-from omniray.engine import archive, heal
-from omniray.engine.errors import InvariantViolation
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.finalise import observe_final_name
-from omniray.engine.heal import Recoverer, RecoveryReport
-from omniray.engine.line import CommitObject, encode
-from omniray.engine.lineage import Lineage
-from omniray.engine.manifest import Manifest
-from omniray.engine.prune import prune
-from omniray.engine.recovery import Decision, TableFacts
-from omniray.engine.sidecar import Sidecar
-from omniray.engine.store import ObjectStore
-from omniray.engine.tip import Tip
+from omniray.engine.base.errors import InvariantViolation
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_object import CommitObject, encode
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.prune import prune
+from omniray.engine.line.sidecar import Sidecar
+from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
+from omniray.engine.recovery.rules import Decision, TableFacts
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.final_names import observe_final_name
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, create_store, parts_of

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import omniray
-from omniray.engine import mutate
+from omniray.engine.writes import mutate
 from tests.model.graph_values import HOSTILE_TEXTS, literal
 
 SCHEMA = """

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ulid import ULID
 
-from omniray.engine.identity import derive_ids, fill_ids, is_ulid, mint_ulids, new_ulid
-from omniray.engine.records import ConformedBatch
-from omniray.engine.schema import EdgeType, Key, NodeType, Property, Scalar, ScalarType
+from omniray.engine.base.ulids import is_ulid, new_ulid
+from omniray.engine.rows.records import ConformedBatch
+from omniray.engine.rows.row_ids import derive_ids, fill_ids, mint_ulids
+from omniray.engine.schema.types import EdgeType, Key, NodeType, Property, Scalar, ScalarType
 
 
 def node_with_key(**types: str) -> NodeType:

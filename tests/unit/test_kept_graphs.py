@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
+from omniray.engine.base.errors import InputError
+from omniray.engine.rows.mode import Mode
 from omniray.workers.kept_graphs import kept_open
 from omniray.workers.spark.commit import commit_parts
 from omniray.workers.spark.options import Target

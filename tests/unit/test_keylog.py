@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from omniray.engine import keylog
-from omniray.engine.constraints import judge
-from omniray.engine.errors import InputError
-from omniray.engine.keylog import KeyLog, KeyMemory
-from omniray.engine.mode import Mode
-from omniray.engine.schema import EdgeType, Key, NodeType, Property, Scalar, ScalarType, Schema, Unique
+from omniray.engine.base.errors import InputError
+from omniray.engine.judge import keylog
+from omniray.engine.judge.constraints import judge
+from omniray.engine.judge.keylog import KeyLog, KeyMemory
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import EdgeType, Key, NodeType, Property, Scalar, ScalarType, Schema, Unique
 from tests.pinned_rows import PinnedRows
 
 TEXT = ScalarType(Scalar.STRING)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from omniray.engine.errors import StorageError
-from omniray.engine.lease import Lease
-from omniray.engine.line import EMBEDDED, CommitObject
-from omniray.engine.process import this_process
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.store import open_store
-from omniray.engine.table import Table
-from omniray.engine.tables import TableStorage
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.process import this_process
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.line.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.tables.table import Table
+from omniray.engine.writes.lease import Lease
 from tests.graphs import SCHEMA, new_graph
 from tests.stores import Root
 

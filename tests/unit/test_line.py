@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omniray.engine.errors import FormatMismatch, InvariantViolation
-from omniray.engine.line import (
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation
+from omniray.engine.line.commit_object import (
     EMBEDDED,
     FORMAT,
     AcceptedSchema,
-    Answer,
     Commit,
     CommitObject,
     Fate,
@@ -35,6 +34,7 @@ from omniray.engine.line import (
     remark,
     unlawful,
 )
+from omniray.engine.store.object_store import Answer
 
 PERSON, KNOWS = "node:Person", "edge:Knows"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import InputError, InvariantViolation
-from omniray.engine.line import CommitObject
-from omniray.engine.lineage import Lineage
-from omniray.engine.manifest import Manifest
-from omniray.engine.store import DirectoryStore
+from omniray.engine.base.errors import InputError, InvariantViolation
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.store.directory import DirectoryStore
 from tests.lines import CITY, KNOWS, PERSON, line, recovered
 from tests.stores import Root
 

@@ -13,7 +13,7 @@ import pytest
 
 import omniray
 from omniray import ConstraintViolation, Graph, InputError, KeyConflict, RecordError
-from omniray.engine import row_sink
+from omniray.engine.writes import row_sink
 from tests.graphs import files_below
 
 SCHEMA = """

@@ -14,14 +14,17 @@ from pathlib import Path
 import lance
 import pytest
 
-from omniray.engine import archive, audit
-from omniray.engine.empty_table import FIRST_MANIFEST
-from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
-from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.line import FORMAT, SEQ_MAX, Answer
-from omniray.engine.manifest import TAIL_ROWS_MAX, Manifest
-from omniray.engine.store import DirectoryStore, ObjectStore, open_store
-from omniray.engine.swap import STAMP
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.history import audit
+from omniray.engine.history.cas_table import STAMP
+from omniray.engine.history.manifest import TAIL_ROWS_MAX, Manifest
+from omniray.engine.line.commit_object import FORMAT, SEQ_MAX
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.empty_table import FIRST_MANIFEST
 from tests.lines import BEGIN, PERSON, birth, line, recovered
 from tests.stores import Root
 
@@ -343,7 +346,7 @@ def test_a_fold_on_top_of_versions_that_were_deleted_since_begins_again(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lance would rebase it over the gap, and fold everything a second time."""
-    monkeypatch.setattr("omniray.engine.swap.KEPT_VERSIONS", 2)
+    monkeypatch.setattr("omniray.engine.history.cas_table.KEPT_VERSIONS", 2)
     objects = line(20)
     sleeper = born(store)
     sleeper.fold(objects[:2])

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 from lance.file import LanceFileSession
 
-from omniray.engine.errors import StorageError
-from omniray.engine.finalise import give_final_name
-from omniray.engine.line import Pin
-from omniray.engine.mirror import Mirror
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.table import ROWADDR, Table
-from omniray.engine.tables import StagedVersion, TableStorage, VersionTaken
-from omniray.engine.version_names import final_path
+from omniray.engine.base.errors import StorageError
+from omniray.engine.line.commit_object import Pin
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.mirror import Mirror
+from omniray.engine.tables.storage import StagedVersion, TableStorage, VersionTaken
+from omniray.engine.tables.table import ROWADDR, Table
+from omniray.engine.tables.version_names import final_path
 from tests.stores import Root
 from tests.unit.test_tables import PERSON, born, people
 

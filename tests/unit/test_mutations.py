@@ -19,9 +19,9 @@ from omniray import (
     ParseError,
     RecordError,
 )
-from omniray.engine.author import Author
-from omniray.engine.errors import PayloadMismatch, QueryError
-from omniray.engine.mutate import MutationIntent
+from omniray.engine.base.errors import PayloadMismatch, QueryError
+from omniray.engine.base.principal import Author
+from omniray.engine.writes.mutate import MutationIntent
 
 SCHEMA = """
 node Person { name: String @key   age: I32?   seen: DateTime?   @range(age, 0..150) }

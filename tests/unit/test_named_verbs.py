@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from omniray.coordinator.cli import app
+from omniray.coordinator.cli.app import app
 from tests.source import REPOSITORY, python_files, relative
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("deploy/*.md")])

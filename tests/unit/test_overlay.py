@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from omniray.engine.mode import Mode
-from omniray.engine.overlay import PENDING_ADDRESS, Overlay
-from omniray.engine.pinned import ROWADDR
-from omniray.engine.schema import ID
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows
-from omniray.engine.write import TableWrite
+from omniray.engine.judge.overlay import PENDING_ADDRESS, Overlay
+from omniray.engine.judge.pinned import ROWADDR
+from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ID
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from tests.coordination import Held
 from tests.graphs import CITY, PERSON, SCHEMA, rows_of
 

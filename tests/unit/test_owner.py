@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import Fenced, InvariantViolation, LineOwned, OutcomeUnknown, StorageError
-from omniray.engine.failpoints import Action, Point, armed
+from omniray.engine.base.errors import Fenced, InvariantViolation, LineOwned, OutcomeUnknown, StorageError
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.process import Process, this_process
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, Answer, CommitObject, unlawful
-from omniray.engine.owner import Incarnation, is_owner_known_dead, refuse_stranger, release, take_over
-from omniray.engine.process import Process, this_process
-from omniray.engine.store import ObjectStore
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, unlawful
+from omniray.engine.line.owner import Incarnation, is_owner_known_dead, refuse_stranger, release, take_over
+from omniray.engine.store.object_store import Answer, ObjectStore
 from tests.graphs import INSERT, PERSON, Adding, Parts, create_store, files_below, insert, people
 from tests.healing import everybody_is_dead, left_by, outcomes, processes_on, recovered, wounds
 from tests.mortal import crash
@@ -306,7 +306,7 @@ def test_what_a_coordinator_that_is_dead_on_this_machine_left_is_healed(
     if heal == "a recovery":
         assert healer.writer.recover().rolled_back == (left,)
     else:
-        monkeypatch.setattr("omniray.engine.heal.is_known_dead", lambda process: True)
+        monkeypatch.setattr("omniray.engine.recovery.recoverer.is_known_dead", lambda process: True)
         Graph(store, read_only=False).close()
     assert {key: kind for key, (kind, _) in outcomes(healer).items()} == {left: "RolledBack"}
     assert healer.newest().owner == EMBEDDED
@@ -364,7 +364,7 @@ def test_a_coordinator_that_is_asked_for_a_write_whose_put_is_still_under_way_fe
     txn_id = new_ulid()
     with Graph(store, read_only=False, owner=A) as graph:
         with monkeypatch.context() as patch:
-            patch.setattr("omniray.engine.tip.UNCLEAR_TIMEOUT_S", 0.0)
+            patch.setattr("omniray.engine.line.line_end.UNCLEAR_TIMEOUT_S", 0.0)
             patch.setattr(CommitLog, "put", lambda self, obj: late.append(obj) or Answer.UNCLEAR)
             with pytest.raises(OutcomeUnknown):
                 graph.mutate(INSERT, {"name": "ghost"}, txn_id=txn_id)

@@ -50,7 +50,7 @@ def test_the_wheel_holds_the_engine_and_says_that_it_is_typed(wheel: zipfile.Zip
 
 def test_the_wheel_brings_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:
     (entry_points,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert "omniray = omniray.coordinator.cli:main" in wheel.read(entry_points).decode()
+    assert "omniray = omniray.coordinator.cli.app:main" in wheel.read(entry_points).decode()
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 

@@ -7,12 +7,12 @@ import pickle
 import pytest
 
 import omniray
-from omniray.engine import finalise
-from omniray.engine.errors import NotFinalised
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.partitions import FragmentGroup, GroupReader, cut, grouped
-from omniray.engine.store import open_store
-from omniray.engine.table import Fragment
+from omniray.engine.base.errors import NotFinalised
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.commit import phase_d as finalise
+from omniray.engine.reading.fragment_groups import FragmentGroup, GroupReader, cut, grouped
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.table import Fragment
 from tests.coordination import Gate
 from tests.graphs import DELETE, insert, new_graph, reopen
 from tests.stores import Root

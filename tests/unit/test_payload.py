@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omniray import LineageEntry, WriteResult
-from omniray.engine.author import Author
-from omniray.engine.conform import conform, conform_block
-from omniray.engine.errors import PayloadMismatch
-from omniray.engine.mode import Mode
-from omniray.engine.mutate import MutationIntent
-from omniray.engine.payload import LoadPayload
-from omniray.engine.records import raw_from_dicts
-from omniray.engine.schema import ElementType
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.sources import open_source
-from omniray.engine.write import first_outcome
+from omniray.engine.base.errors import PayloadMismatch
+from omniray.engine.base.principal import Author
+from omniray.engine.commit.first_outcome import first_outcome
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.payload import LoadPayload
+from omniray.engine.rows.records import raw_from_dicts
+from omniray.engine.rows.row_validation import conform, conform_block
+from omniray.engine.rows.sources import open_source
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ElementType
+from omniray.engine.writes.mutate import MutationIntent
 
 SCHEMA = parse_schema("""
 node Person { name: String @key   age: I32?   since: Date? }

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from omniray.engine.conform import conform
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
-from omniray.engine.records import raw_from_dicts
-from omniray.engine.schema import ID
-from omniray.engine.schema_parser import parse_schema
+from omniray.engine.base.errors import InputError
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import raw_from_dicts
+from omniray.engine.rows.row_validation import conform
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ID
 from omniray.workers.spark.pipeline.config import (
     Clean,
     Deduplicate,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from omniray.engine.schema_parser import parse_schema
+from omniray.engine.schema.parser import parse_schema
 from omniray.workers.spark.pipeline.conforming import REASON, ROW, conform_batch, conformed_schema
 
 SCHEMA = """node Person {

@@ -12,18 +12,19 @@ import pytest
 
 import omniray
 from omniray import Graph, InputError, WriteResult
-from omniray.engine import row_sink
-from omniray.engine.author import Author
-from omniray.engine.errors import PayloadMismatch
-from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.lease import Lease
-from omniray.engine.line import EMBEDDED, CommitObject, Pin
-from omniray.engine.load import LoadIntent, prepare_load
-from omniray.engine.load_options import LoadOptions
-from omniray.engine.sidecar import STAGING, Sidecars
-from omniray.engine.state import PinnedState, TableCache
-from omniray.engine.store import open_store
-from omniray.engine.tables import TableStorage
+from omniray.engine.base.errors import PayloadMismatch
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.base.principal import Author
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Pin
+from omniray.engine.line.sidecar import STAGING, Sidecars
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.writes import row_sink
+from omniray.engine.writes.lease import Lease
+from omniray.engine.writes.load import LoadIntent, prepare_load
+from omniray.engine.writes.options import LoadOptions
 from tests.graphs import files_below
 
 SCHEMA = """

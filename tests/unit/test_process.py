@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from omniray.engine import process
-from omniray.engine.line import EMBEDDED
-from omniray.engine.owner import Incarnation, is_owner_known_dead
-from omniray.engine.process import Process, is_known_dead, this_process
+from omniray.engine.base import process
+from omniray.engine.base.process import Process, is_known_dead, this_process
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.line.owner import Incarnation, is_owner_known_dead
 
 _WAIT_TO_BE_ENDED = "import sys; sys.stdin.read()"
 

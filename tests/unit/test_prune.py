@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 import omniray
-from omniray.engine.commit_log import HINT, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import StorageError
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, Commit, CommitObject, Fate, Pin, encode, follow
-from omniray.engine.prune import prune
-from omniray.engine.store import DirectoryStore, ObjectStore, StoredFile, open_store
-from omniray.engine.tip import RETENTION_S, Tip
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_log import HINT, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Fate, Pin, encode, follow
+from omniray.engine.line.line_end import RETENTION_S, Tip
+from omniray.engine.line.prune import prune
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import ObjectStore, StoredFile
+from omniray.engine.store.open_store import open_store
 from tests.graphs import Clock, create_store, insert, parts_of, people
 from tests.stores import Root
 

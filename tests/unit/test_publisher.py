@@ -16,17 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from omniray.coordinator import publisher_actor, rounds
-from omniray.coordinator.cluster import Place, Storage
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.fairness import RoundLimits
-from omniray.coordinator.gauges import Gauges
-from omniray.coordinator.publisher_actor import HasLeft, PublisherActor
-from omniray.coordinator.round_steps import Remark
-from omniray.coordinator.rounds import ATTEMPTS_MAX, CROWD, Limits
-from omniray.coordinator.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import (
+from omniray.coordinator.actors import publisher_actor
+from omniray.coordinator.actors.cluster import Place, Storage
+from omniray.coordinator.actors.gauges import Gauges
+from omniray.coordinator.actors.publisher_actor import HasLeft, PublisherActor
+from omniray.coordinator.actors.steps import Remark
+from omniray.coordinator.actors.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.coordinator.rounds import machine as rounds
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.coordinator.rounds.fairness import RoundLimits
+from omniray.coordinator.rounds.machine import ATTEMPTS_MAX, CROWD, Limits
+from omniray.engine.base.errors import (
     Fenced,
     KeyConflict,
     OmnirayError,
@@ -39,18 +39,19 @@ from omniray.engine.errors import (
     Unreachable,
     Withdrawn,
 )
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import EMBEDDED, Answer, CommitObject, Recovery, remark
-from omniray.engine.mode import Mode
-from omniray.engine.owner import take_over
-from omniray.engine.pinned import State
-from omniray.engine.request import Header, PreparedRequest, Request
-from omniray.engine.schema import Schema
-from omniray.engine.sidecar import Sidecar
-from omniray.engine.store import ObjectStore
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows
-from omniray.engine.write import Affected, Resolution, TableWrite
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.judge.pinned import State
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Recovery, remark
+from omniray.engine.line.owner import take_over
+from omniray.engine.line.sidecar import Sidecar
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
+from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
 from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, create_store, parts_of

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omniray.engine.errors import QueryError
-from omniray.engine.query import (
+from omniray.engine.base.errors import QueryError
+from omniray.engine.query.check import bind, check_query
+from omniray.engine.query.parser import parse_queries
+from omniray.engine.query.statements import (
     BoundDelete,
     BoundInsert,
     BoundPredicate,
@@ -26,10 +28,8 @@ from omniray.engine.query import (
     Predicate,
     Query,
 )
-from omniray.engine.query_check import bind, check_query
-from omniray.engine.query_parser import parse_queries
-from omniray.engine.schema import INTEGER_LIMITS, Scalar
-from omniray.engine.schema_parser import parse_schema
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import INTEGER_LIMITS, Scalar
 
 SCHEMA = parse_schema(
     """

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omniray.engine.errors import ParseError
-from omniray.engine.grammar import TEXT_BYTES_MAX
-from omniray.engine.query import (
+from omniray.engine.base.errors import ParseError
+from omniray.engine.query.parser import parse_queries
+from omniray.engine.query.statements import (
     OPERATORS,
     Assignment,
     Delete,
@@ -25,8 +25,8 @@ from omniray.engine.query import (
     Query,
     Update,
 )
-from omniray.engine.query_parser import parse_queries
-from omniray.engine.schema import Annotation, ListType, Scalar, ScalarType, VectorType
+from omniray.engine.schema.grammar import TEXT_BYTES_MAX
+from omniray.engine.schema.types import Annotation, ListType, Scalar, ScalarType, VectorType
 
 STRING = ScalarType(Scalar.STRING)
 

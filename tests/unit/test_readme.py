@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from omniray.coordinator.cli import app
-from omniray.engine.errors import Conflict, InputError, RecoveryRequired, StorageError
+from omniray.coordinator.cli.app import app
+from omniray.engine.base.errors import Conflict, InputError, RecoveryRequired, StorageError
 from tests.commands import TIMEOUT_S, environment
 from tests.source import REPOSITORY, relative
 
@@ -64,7 +64,7 @@ def command_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     command = folder / "omniray"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m omniray.coordinator.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m omniray.coordinator.cli.app "$@"\n')
     command.chmod(0o755)
     return folder
 
@@ -98,6 +98,6 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
 
 def test_the_demo_shows_what_it_promises_without_a_terminal(tmp_path: Path) -> None:
     """The demo checks every outcome itself, and ends otherwise."""
-    output = finish([sys.executable, "-m", "omniray.coordinator.demo"], tmp_path)
+    output = finish([sys.executable, "-m", "omniray.coordinator.demo.__main__"], tmp_path)
     assert "none of the 7 writers that lived noticed anything but a pause" in output
     assert "What was shown" in output

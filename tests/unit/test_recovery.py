@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from omniray.engine.recovery import (
+from omniray.engine.recovery.rules import (
     RECORDED_AS,
     Decision,
     Epoch,
-    FinalName,
     OperationFacts,
     TableClass,
     TableFacts,
@@ -20,6 +19,7 @@ from omniray.engine.recovery import (
     decide,
     epoch_of,
 )
+from omniray.engine.tables.final_names import FinalName
 
 PIN = 5
 HEADS = (PIN - 1, PIN, PIN + 1, PIN + 2, PIN + 7)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.engine import repair as repair_module
-from omniray.engine.errors import (
+from omniray.engine.base.errors import (
     ConstraintViolation,
     InvariantViolation,
     LineOwned,
@@ -22,17 +21,19 @@ from omniray.engine.errors import (
     StorageError,
     TableDrift,
 )
-from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.line import SEQ_MAX, CommitObject
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.recovery import TableClass
-from omniray.engine.repair import DISCARDED, KIND, RepairReport
-from omniray.engine.schema import ID
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.sweep import Kind, kind_of
-from omniray.engine.tip import Tip
-from omniray.engine.version_names import final_name
-from omniray.engine.versions import VersionReader
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.maintenance.sweep import Kind, kind_of
+from omniray.engine.recovery import repair as repair_module
+from omniray.engine.recovery.repair import DISCARDED, KIND, RepairReport
+from omniray.engine.recovery.rules import TableClass
+from omniray.engine.schema.types import ID
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.version_names import final_name
+from omniray.engine.tables.versions import VersionReader
 from tests.foreign import (
     FOREIGN,
     FRIENDS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from omniray.coordinator.fairness import RoundLimits, Ticket
-from omniray.coordinator.rounds import (
+from omniray.coordinator.rounds.fairness import RoundLimits, Ticket
+from omniray.coordinator.rounds.machine import (
     ATTEMPTS_MAX,
     Abandoned,
     Commit,
@@ -33,7 +33,7 @@ from omniray.coordinator.rounds import (
     Submitted,
     Unreserved,
 )
-from omniray.engine.errors import Fenced, StorageError, TableDrift, Withdrawn
+from omniray.engine.base.errors import Fenced, StorageError, TableDrift, Withdrawn
 
 TROUBLE = StorageError("the store is in trouble")
 FENCED = Fenced("taken over")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from omniray.engine import row_sink
-from omniray.engine.errors import StorageError
-from omniray.engine.row_sink import RowSink
-from omniray.engine.schema import ID
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.store import open_store
-from omniray.engine.table import Table
-from omniray.engine.tables import StagedRows, TableStorage
+from omniray.engine.base.errors import StorageError
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ID
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.tables.table import Table
+from omniray.engine.writes import row_sink
+from omniray.engine.writes.row_sink import RowSink
 from tests.graphs import SCHEMA, files_below, new_graph, rows_of
 from tests.stores import Root
 

@@ -13,26 +13,35 @@ from typing import Any
 
 import pytest
 
-from omniray.engine import finalise, heal, prune, repair, staging, state, sweep, writer
-from omniray.engine.archive import newest_version
-from omniray.engine.commit_log import HINT, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import Conflict, InvariantViolation, LineOwned, OmnirayError, StorageError, TableDrift
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.finalise import Finaliser, give_final_name
-from omniray.engine.heal import Recoverer
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import SEQ_MAX, Answer, CommitObject, Fate, encode, explain_version, follow, remark
-from omniray.engine.manifest import Manifest
-from omniray.engine.mode import Mode
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.recovery import Decision, OperationFacts, TableClass, decide
-from omniray.engine.store import DirectoryStore, ObjectStore, StoredFile
-from omniray.engine.swap import StagedSwap, SwapTable
-from omniray.engine.sweep import Sweeper
-from omniray.engine.tables import NOTHING_REPLACED, StagedRows
-from omniray.engine.tip import RETENTION_S
-from omniray.engine.version_names import final_name
-from omniray.engine.write import Affected, Resolution, TableWrite
+from omniray.engine import writer
+from omniray.engine.base.errors import Conflict, InvariantViolation, LineOwned, OmnirayError, StorageError, TableDrift
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit import phase_d as finalise
+from omniray.engine.commit import staging
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.cas_table import StagedSwap, SwapTable
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.judge import pinned_state as state
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.line import prune
+from omniray.engine.line.commit_log import HINT, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, Fate, encode, explain_version, follow, remark
+from omniray.engine.line.line_end import RETENTION_S
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.maintenance import sweep
+from omniray.engine.maintenance.sweep import Sweeper
+from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery import repair
+from omniray.engine.recovery.recoverer import Recoverer
+from omniray.engine.recovery.rules import Decision, OperationFacts, TableClass, decide
+from omniray.engine.rows.mode import Mode
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import Answer, ObjectStore, StoredFile
+from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.old_versions import newest_version
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
+from omniray.engine.tables.version_names import final_name
 from tests.foreign import NoPhaseD, append, commit_and_die, plain, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of, rows_of
 from tests.healing import add, left_by, processes_on, recovered, wounds

@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lark.lexer import PatternStr
 
-from omniray.engine import query_parser, schema_syntax
-from omniray.engine.errors import ParseError, SchemaError
-from omniray.engine.grammar import TEXT_BYTES_MAX, Language
-from omniray.engine.schema import (
+from omniray.engine.base.errors import ParseError, SchemaError
+from omniray.engine.query import parser as query_parser
+from omniray.engine.schema import syntax as schema_syntax
+from omniray.engine.schema.grammar import TEXT_BYTES_MAX, Language
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.printer import print_schema
+from omniray.engine.schema.types import (
     ANY_CARDINALITY,
     Annotation,
     Cardinality,
@@ -29,8 +32,6 @@ from omniray.engine.schema import (
     Unique,
     VectorType,
 )
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.schema_printer import print_schema
 from tests.strategies import schemas
 
 STRING, I32 = ScalarType(Scalar.STRING), ScalarType(Scalar.I32)

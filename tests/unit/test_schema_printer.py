@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from omniray.engine.schema import Annotation, NodeType, Property, Scalar, ScalarType, Schema
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.schema_printer import print_schema, schema_hash
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.printer import print_schema, schema_hash
+from omniray.engine.schema.types import Annotation, NodeType, Property, Scalar, ScalarType, Schema
 from tests.strategies import schemas
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from omniray.engine.scratch import reap
+from omniray.engine.base.scratch import reap
 
 MAKES_ONE = """
 import sys
-from omniray.engine.scratch import scratch_folder
+from omniray.engine.base.scratch import scratch_folder
 folder = scratch_folder("test")
 (folder / "file").write_text("left")
 print(folder, flush=True)

@@ -15,15 +15,15 @@ from typing import cast
 import pytest
 
 import omniray
-from omniray.engine import manifest
-from omniray.engine.errors import FormatMismatch, InvariantViolation, StorageError
-from omniray.engine.failpoints import Point
-from omniray.engine.heal import SETTLED_S
-from omniray.engine.line import EMBEDDED, CommitObject
-from omniray.engine.process import Process
-from omniray.engine.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.staging import Stager
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.base.failpoints import Point
+from omniray.engine.base.process import Process
+from omniray.engine.commit.staging import Stager
+from omniray.engine.history import manifest
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.line.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.recovery.recoverer import SETTLED_S
+from omniray.engine.store.object_store import ObjectStore
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import Parts, create_store, parts_of
 from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names
@@ -133,9 +133,9 @@ def test_a_sidecar_of_our_own_is_not_read(store: ObjectStore) -> None:
 
 
 _LOOKED_AT_BY_IMPORT = """
-from omniray.engine.line import AcceptedSchema, Commit, CommitObject, Pin, Recovery
-from omniray.engine.schema_files import SchemaState
-from omniray.engine.sidecar import Process, Sidecar, SidecarIntent, SidecarTable
+from omniray.engine.line.commit_object import AcceptedSchema, Commit, CommitObject, Pin, Recovery
+from omniray.engine.history.accepted_schema import SchemaState
+from omniray.engine.line.sidecar import Process, Sidecar, SidecarIntent, SidecarTable
 types = {AcceptedSchema, Commit, CommitObject, Pin, Recovery, SchemaState}
 types |= {Process, Sidecar, SidecarIntent, SidecarTable}
 assert all("__msgspec_cache__" in type.__dict__ for type in types)

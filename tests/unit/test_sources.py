@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from omniray.engine.conform import conform_block
-from omniray.engine.errors import InputError, NotFound, RecordError
-from omniray.engine.records import BLOCK_BYTES_TARGET, BLOCK_ROWS_MAX, Rejection
-from omniray.engine.rejects import RejectFile
-from omniray.engine.schema import EdgeType, Key, NodeType, Property, Scalar, ScalarType, Schema, VectorType
-from omniray.engine.source_files import LINE_BYTES_MAX
-from omniray.engine.sources import Source, open_source
+from omniray.engine.base.errors import InputError, NotFound, RecordError
+from omniray.engine.rows.records import BLOCK_BYTES_TARGET, BLOCK_ROWS_MAX, Rejection
+from omniray.engine.rows.rejects import RejectFile
+from omniray.engine.rows.row_validation import conform_block
+from omniray.engine.rows.source_files import LINE_BYTES_MAX
+from omniray.engine.rows.sources import Source, open_source
+from omniray.engine.schema.types import EdgeType, Key, NodeType, Property, Scalar, ScalarType, Schema, VectorType
 
 
 def scalar(name: str, of: str, *, nullable: bool = True) -> Property:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from omniray.engine.errors import ExpectedVersionMismatch, NotFinalised, OmnirayError, StorageError
+from omniray.engine.base.errors import ExpectedVersionMismatch, NotFinalised, OmnirayError, StorageError
 from omniray.workers.spark.own_errors import own_errors
 
 TRACEBACK = """Job aborted: Traceback (most recent call last):
   File "worker.py", line 1, in main
-omniray.engine.errors.{name}: the disk is full; make room
+omniray.engine.base.errors.{name}: the disk is full; make room
 
 JVM stacktrace:
 """

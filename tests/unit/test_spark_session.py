@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 from omniray.workers.spark import session
 from omniray.workers.spark.session import java_home
 
@@ -71,7 +71,7 @@ def test_a_java_that_can_t_start_spark_is_one_line(tmp_path: Path) -> None:
     java.parent.mkdir()
     java.write_text("#!/bin/sh\nexit 1\n")
     java.chmod(0o700)
-    code = "from omniray.workers.spark.session import session; session('none')"
+    code = "from omniray.spark import session; session('none')"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     ended = subprocess.run(
         [sys.executable, "-c", code], env=environment | {"JAVA_HOME": str(tmp_path)}, capture_output=True, text=True

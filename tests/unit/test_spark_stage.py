@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from omniray.engine import graph as graph_module
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
-from omniray.engine.store import ObjectStore
+from omniray.engine.base.errors import InputError
+from omniray.engine.rows.mode import Mode
+from omniray.engine.store.object_store import ObjectStore
 from omniray.workers.spark import stage
 from omniray.workers.spark.options import Target
 

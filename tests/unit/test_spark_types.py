@@ -34,9 +34,9 @@ from pyspark.sql.types import (
 )
 
 import omniray
-from omniray.engine.casts import cast
-from omniray.engine.schema import ElementType, EnumType, ListType, PropertyType, Scalar, ScalarType, VectorType
-from omniray.engine.schema_parser import parse_schema
+from omniray.engine.rows.casts import cast
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ElementType, EnumType, ListType, PropertyType, Scalar, ScalarType, VectorType
 from omniray.workers.spark.types import accepts, as_spark, check_frame, spark_schema, spark_type
 
 SCHEMA = parse_schema("""

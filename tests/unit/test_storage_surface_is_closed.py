@@ -16,14 +16,14 @@ from tests.source import LAYERS, belongs_to, imported_modules, python_files, rel
 # An empty table is made in a scratch folder, where nobody looks, and so is the next version of a mirrored one.
 STORAGE_MODULES = frozenset(
     {
-        "engine/table.py",
-        "engine/tables.py",
-        "engine/versions.py",
-        "engine/swap.py",
-        "engine/manifest.py",
-        "engine/audit.py",
-        "engine/empty_table.py",
-        "engine/mirror.py",
+        "engine/history/audit.py",
+        "engine/history/cas_table.py",
+        "engine/history/manifest.py",
+        "engine/tables/empty_table.py",
+        "engine/tables/mirror.py",
+        "engine/tables/storage.py",
+        "engine/tables/table.py",
+        "engine/tables/versions.py",
     }
 )
 LANCE_PACKAGES = ("lance", "lancedb", "lance_namespace", "lance_namespace_urllib3_client")

@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from bench.s3server import Fault, S3Server, running_server
-from omniray.engine.errors import InputError, StorageError
-from omniray.engine.line import Answer
-from omniray.engine.store import TEMPORARY, DirectoryStore, Durability, ObjectStore, open_store
-from omniray.engine.store_s3 import S3Store, resolve_options
+from omniray.engine.base.errors import InputError, StorageError
+from omniray.engine.store.directory import DirectoryStore
+from omniray.engine.store.object_store import TEMPORARY, Answer, Durability, ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.store.s3 import S3Store, resolve_options
 from tests.stores import Root, new_bucket
 
 THREADS = 16
@@ -530,6 +531,6 @@ def test_a_temporary_file_that_can_t_be_removed_does_not_deny_that_the_object_is
     def failing(path: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("omniray.engine.store.os.unlink", failing)
+    monkeypatch.setattr("omniray.engine.store.object_store.os.unlink", failing)
     assert store.put_if_absent("a", b"1") is Answer.CREATED
     assert store.put_if_absent("a", b"2") is Answer.REFUSED

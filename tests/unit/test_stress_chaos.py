@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from omniray.coordinator.cluster import Place
+from omniray.coordinator.actors.cluster import Place
 from omniray.coordinator.stress import chaos as chaos_module
 from omniray.coordinator.stress.chaos import Chaos
 from omniray.coordinator.stress.fault_proxy import StoreFault, Weather

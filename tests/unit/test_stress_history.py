@@ -21,7 +21,7 @@ from omniray.coordinator.stress.history import (
     merge_histories,
     read_history,
 )
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 from tests.stress_story import account, append
 
 EVENTS: list[Event] = [

@@ -29,7 +29,7 @@ from omniray.coordinator.stress.operation import SCHEMA
 from omniray.coordinator.stress.report import summarise
 from omniray.coordinator.stress.violation import Rule
 from omniray.coordinator.stress.writer import run_writer
-from omniray.engine.errors import OutcomeUnknown, StorageError
+from omniray.engine.base.errors import OutcomeUnknown, StorageError
 from tests.stores import Root
 
 WRITERS = 4

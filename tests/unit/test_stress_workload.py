@@ -28,7 +28,7 @@ from omniray.coordinator.stress.operation import (
     row_of,
 )
 from omniray.coordinator.stress.workload import CONTESTED, HOT, Look, Step, Submit, steps
-from omniray.engine.identity import is_ulid, new_ulid
+from omniray.engine.base.ulids import is_ulid, new_ulid
 from tests.stores import Root
 
 

@@ -14,19 +14,29 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.engine import archive
-from omniray.engine.commit_log import MAIN_BRANCH
-from omniray.engine.errors import LineOwned, TableDrift
-from omniray.engine.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.identity import new_ulid
-from omniray.engine.lease import Lease
-from omniray.engine.line import EMBEDDED, Pin, follow, remark
-from omniray.engine.owner import Incarnation, take_over
-from omniray.engine.process import this_process
-from omniray.engine.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.store import ObjectStore, StoredFile
-from omniray.engine.sweep import Amount, Evidence, Kind, Listing, Sweeper, SweepReport, judge, kind_of, sort_out
-from omniray.engine.tables import StagedVersion
+from omniray.engine.base.errors import LineOwned, TableDrift
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.base.process import this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_log import MAIN_BRANCH
+from omniray.engine.line.commit_object import EMBEDDED, Pin, follow, remark
+from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.maintenance.sweep import (
+    Amount,
+    Evidence,
+    Kind,
+    Listing,
+    Sweeper,
+    SweepReport,
+    judge,
+    kind_of,
+    sort_out,
+)
+from omniray.engine.store.object_store import ObjectStore, StoredFile
+from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables.storage import StagedVersion
+from omniray.engine.writes.lease import Lease
 from tests.commands import environment
 from tests.graphs import AGE, DELETE, PERSON, Parts, create_store, insert, parts_of, people, rows_of
 from tests.stores import Root
@@ -413,7 +423,7 @@ def test_what_the_manifest_has_replaced_goes_and_the_history_can_be_read(swept: 
 
 
 def test_a_sweep_that_is_cut_short_leaves_the_rest_to_the_next(on_disk: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omniray.engine.sweep.DELETE_FILES", 1)
+    monkeypatch.setattr("omniray.engine.maintenance.sweep.DELETE_FILES", 1)
     with armed({Point.SWEEP_AFTER_DELETE: Action(fail, nth=2)}), pytest.raises(FailpointHit):
         on_disk.sweep()
     assert len(on_disk.still_there()) == len(on_disk.left) - 2

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.engine import table_part
-from omniray.engine.author import Author
-from omniray.engine.identity import new_ulid
-from omniray.engine.load_options import LoadOptions
-from omniray.engine.sidecar import SidecarIntent
-from omniray.engine.store import open_store
-from omniray.engine.table_part import Minted, TablePart
-from omniray.engine.tables import StagedRows
-from omniray.engine.write import WriteResult
+from omniray.engine.base.principal import Author
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.storage import StagedRows
+from omniray.engine.writes import table_part
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.table_part import Minted, TablePart
 from tests.graphs import new_graph, people
 from tests.stores import Root
 

@@ -13,26 +13,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from omniray.coordinator.facts import RoundState
-from omniray.coordinator.table_queues import Base, Cold, Question, StagedPin, TableQueues, TableStage, Taken
-from omniray.engine import state, tables
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import OmnirayError, StorageError
-from omniray.engine.failpoints import Action, Point, armed
-from omniray.engine.identity import new_ulid
-from omniray.engine.line import CommitObject, follow
-from omniray.engine.mode import Mode
-from omniray.engine.pinned import ROWADDR
-from omniray.engine.process import this_process
-from omniray.engine.schema import ID, Schema
-from omniray.engine.schema_files import read_schema
-from omniray.engine.sidecar import SidecarIntent
-from omniray.engine.staging import announce
-from omniray.engine.state import PinnedState, TableCache
-from omniray.engine.store import ObjectStore
-from omniray.engine.tables import NOTHING_REPLACED, TableStorage
-from omniray.engine.version_names import final_path
-from omniray.engine.write import TableWrite
+from omniray.coordinator.actors.facts import RoundState
+from omniray.coordinator.actors.table_queues import Base, Cold, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.process import this_process
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.staging import announce
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.judge import pinned_state as state
+from omniray.engine.judge.pinned import ROWADDR
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import CommitObject, follow
+from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables import storage as tables
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import NOTHING_REPLACED, TableStorage
+from omniray.engine.tables.version_names import final_path
 from tests import foreign
 from tests.coordination import Gate, Sender
 from tests.graphs import CITY, PERSON, create_store, rows_of

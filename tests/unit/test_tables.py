@@ -14,14 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from omniray.engine.errors import StorageError
-from omniray.engine.finalise import give_final_name
-from omniray.engine.line import Pin
-from omniray.engine.schema import ID, ElementType
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.table import ROWADDR, TAIL_ROWS_MAX, Table
-from omniray.engine.tables import StagedChange, StagedVersion, TableBirth, TableStorage, VersionTaken
+from omniray.engine.base.errors import StorageError
+from omniray.engine.line.commit_object import Pin
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ID, ElementType
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.storage import StagedChange, StagedVersion, TableBirth, TableStorage, VersionTaken
+from omniray.engine.tables.table import ROWADDR, TAIL_ROWS_MAX, Table
 from tests.graphs import SCHEMA, files_below, rows_of
 from tests.stores import Root
 

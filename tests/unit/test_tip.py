@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omniray.engine import tip as tip_module
-from omniray.engine.commit_log import HINT, HINT_EVERY, MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
-from omniray.engine.line import FORMAT, Answer, CommitObject, Fate, change_owner, encode, follow, remark
-from omniray.engine.manifest import Manifest
-from omniray.engine.store import ObjectStore, open_store
-from omniray.engine.tip import EXTEND_TRIES_MAX, RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
+from omniray.engine.base.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line import line_end as tip_module
+from omniray.engine.line.commit_log import HINT, HINT_EVERY, MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_object import FORMAT, CommitObject, Fate, change_owner, encode, follow, remark
+from omniray.engine.line.line_end import EXTEND_TRIES_MAX, RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.store.open_store import open_store
 from tests.graphs import Clock
 from tests.lines import birth, commit
 from tests.stores import Root
@@ -355,7 +356,7 @@ def test_what_may_be_said_again_and_gets_no_clear_answer_has_failed_and_names_no
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller whose write only came upon a recovery would look for an id that is nobody's."""
-    monkeypatch.setattr("omniray.engine.tip.UNCLEAR_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("omniray.engine.line.line_end.UNCLEAR_TIMEOUT_S", 0.0)
     monkeypatch.setattr(CommitLog, "put", lambda self, obj: Answer.UNCLEAR)
     with pytest.raises(StorageError, match="changes no table; try again") as refused:
         opened().tip.extend(lambda newest: remark(newest, op_id="remark"))

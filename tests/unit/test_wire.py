@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from omniray.coordinator.conflicts import WriteAnswer
-from omniray.coordinator.wire import packed, unpacked
-from omniray.engine.errors import ExpectedVersionMismatch
-from omniray.engine.schema_parser import parse_schema
-from omniray.engine.write import WriteResult
+from omniray.coordinator.door.wire import packed, unpacked
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine.base.errors import ExpectedVersionMismatch
+from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.schema.parser import parse_schema
 from tests.coordination import Sender
 from tests.graphs import AGE, SCHEMA
 

@@ -13,9 +13,7 @@ import pyarrow as pa
 import pytest
 
 from bench.s3server import Fault, S3Server, running_server
-from omniray.engine import tip as tip_module
-from omniray.engine.commit_log import CommitLog
-from omniray.engine.errors import (
+from omniray.engine.base.errors import (
     ConstraintViolation,
     ExpectedVersionMismatch,
     FormatMismatch,
@@ -25,12 +23,14 @@ from omniray.engine.errors import (
     StorageError,
     TableDrift,
 )
-from omniray.engine.line import EMBEDDED, FORMAT, Answer, CommitObject, encode, follow, remark
-from omniray.engine.owner import take_over
-from omniray.engine.sidecar import Sidecar
-from omniray.engine.state import PinnedState
-from omniray.engine.store import ObjectStore
-from omniray.engine.tip import RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.line import line_end as tip_module
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, encode, follow, remark
+from omniray.engine.line.line_end import RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
+from omniray.engine.line.owner import take_over
+from omniray.engine.line.sidecar import Sidecar
+from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.writer import COMMIT_TIMEOUT_S
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, files_below, parts_of
 from tests.stores import Root
@@ -534,7 +534,7 @@ def test_the_history_does_not_go_back_in_time_behind_an_object_without_commits(
 def test_the_ids_of_a_table_that_grew_too_large_are_no_longer_kept(
     opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omniray.engine.state.KNOWN_IDS_ROWS_MAX", 3)
+    monkeypatch.setattr("omniray.engine.judge.pinned_state.KNOWN_IDS_ROWS_MAX", 3)
     parts = opened()
     for n in range(6):
         state = PinnedState(parts.cache, parts.newest().pins)

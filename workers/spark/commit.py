@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from ulid import ULID
 
-from omniray.engine.author import Author
-from omniray.engine.errors import OmnirayError
-from omniray.engine.keylog import FRUGAL
-from omniray.engine.load_options import LoadOptions, OnError
+from omniray.engine.base.errors import OmnirayError
+from omniray.engine.base.principal import Author
+from omniray.engine.judge.keylog import FRUGAL
+from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.workers.kept_graphs import check_same
 from omniray.workers.spark.stage import Ticket, unpacked
 
 if TYPE_CHECKING:
-    from omniray import Client, Graph, WriteResult
+    from omniray.engine.judge.resolution import WriteResult
+    from omniray.workers.graphs import WritableGraph
 
 _ULID_BYTES = 16
 
@@ -36,7 +37,7 @@ def commit_parts(ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -
         return commit_on(graph, ticket, types, parts)
 
 
-def commit_on(graph: Graph | Client, ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
+def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
     """The same on a graph that is open."""
     check_same(graph, ticket.graph_id)
     target = ticket.target

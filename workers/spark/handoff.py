@@ -17,9 +17,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omniray.engine.errors import InputError, OmnirayError, OutcomeUnknown, StorageError, Unreachable
-from omniray.engine.load_options import LoadOptions
+from omniray.engine.base.errors import InputError, OmnirayError, OutcomeUnknown, StorageError, Unreachable
+from omniray.engine.writes.options import LoadOptions
 from omniray.workers.flight_client import Route, first_line
+from omniray.workers.graphs import ServedGraph
 from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.handoff_crew import CREW, START_TIMEOUT_S, all_counted
 from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
@@ -31,7 +32,7 @@ from omniray.workers.spark.stage import Ticket, begin
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from omniray import Client, WriteResult
+    from omniray.engine.judge.resolution import WriteResult
 
 log = logging.getLogger("omniray")
 
@@ -48,7 +49,7 @@ FILE_TRIES_MAX = 4
 
 def to_ray(
     df: DataFrame,
-    graph: Client,
+    graph: ServedGraph,
     type: str,
     *,
     mode: str = "append",
@@ -82,9 +83,7 @@ def to_ray(
 
 
 def _refuse_options(graph: object, via: str, shared_path: str | None, timeout_s: float) -> None:
-    import omniray
-
-    if not isinstance(graph, omniray.Client):
+    if not isinstance(graph, ServedGraph):
         raise InputError("a handoff goes to the Ray cluster of a coordinator: connect to it with omniray.connect(uri)")
     if via not in (FLIGHT, FILES):
         raise InputError(f"no way {via!r} leads to Ray: use via={FLIGHT!r} or via={FILES!r}")
@@ -94,7 +93,7 @@ def _refuse_options(graph: object, via: str, shared_path: str | None, timeout_s:
         raise InputError(f"timeout_s is {timeout_s}: give seconds, more than 0")
 
 
-def _is_committed(graph: Client, txn_id: str) -> bool:
+def _is_committed(graph: ServedGraph, txn_id: str) -> bool:
     with suppress(OutcomeUnknown):
         return graph.outcome(txn_id).committed
     return False

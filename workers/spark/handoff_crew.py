@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from omniray.engine.errors import Unreachable
+from omniray.engine.base.errors import Unreachable
 from omniray.workers.flight_client import first_line
 from omniray.workers.spark.handoff_workers import StagingWorker
 

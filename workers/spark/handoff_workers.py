@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from omniray.engine.errors import OmnirayError, StorageError
+from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.workers.flight import StagingServer
 from omniray.workers.flight_client import Answer, Stream
 from omniray.workers.spark.stage import Ticket, prepare, stage_batches, unpacked
@@ -91,8 +91,8 @@ def stage_file(ticket: Ticket, type_name: str, path: str) -> bytes:
     """Stage a Parquet file that Spark wrote."""
     import pyarrow.parquet as pq
 
-    from omniray.engine.source_arrow import rows_per_block
-    from omniray.engine.source_files import find_file
+    from omniray.engine.rows.source_arrow import rows_per_block
+    from omniray.engine.rows.source_files import find_file
 
     # Spark writes times as INT96, which Arrow would take for nanoseconds, and so for no year after 2262.
     with find_file(path).open() as data, pq.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from omniray.engine.author import Author
-from omniray.engine.errors import InputError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.mode import Mode
-
-if TYPE_CHECKING:
-    from omniray import Client, Graph
+from omniray.engine.base.errors import InputError
+from omniray.engine.base.principal import Author
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.rows.mode import Mode
+from omniray.workers.graphs import Connect, WritableGraph
 
 STORAGE = "storage."
 LOAD_MODES = (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE)
@@ -33,32 +30,34 @@ class Target:
     actor: str = "spark"
     tenant: str = ""
     timeout_s: float = TIMEOUT_S
+    connect: Connect | None = field(default=None, repr=False)  # to the coordinator that serves it
 
     def __post_init__(self) -> None:
         Author(self.actor, self.tenant)  # refused here, before anything is done
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Target:
+    def of(cls, options: Mapping[str, str], connect: Connect | None = None) -> Target:
         return cls(
             needed(options, "uri", "s3://bucket/graph"),
             {name.removeprefix(STORAGE): value for name, value in options.items() if name.startswith(STORAGE)},
             options.get("actor", "spark"),
             options.get("tenant", ""),
             seconds(options, "timeout_s", TIMEOUT_S),
+            connect,
         )
 
     @contextmanager
-    def opened(self) -> Iterator[Graph | Client]:
+    def opened(self) -> Iterator[WritableGraph]:
         """The graph, to write to: through the coordinator that serves it, or in this process where none does."""
-        import omniray
+        from omniray.engine.graph import open as open_graph  # and with it Lance, which whoever plans does without
 
-        with omniray.open(self.uri, read_only=True, storage_options=self.storage_options or None) as graph:
+        with open_graph(self.uri, read_only=True, storage_options=self.storage_options or None) as graph:
             served = graph.served
-        if not served:
-            with omniray.open(self.uri, storage_options=self.storage_options or None) as graph:
+        if not served or self.connect is None:
+            with open_graph(self.uri, storage_options=self.storage_options or None) as graph:
                 yield graph
             return
-        with omniray.connect(
+        with self.connect(
             self.uri, actor=self.actor, tenant=self.tenant, storage_options=self.storage_options or None,
             timeout_s=self.timeout_s,
         ) as client:  # fmt: skip
@@ -77,7 +76,7 @@ class WriteOptions:
     KNOWN = ("uri", "type", "load_mode", "actor", "tenant", "txn_id", "timeout_s")
 
     @classmethod
-    def checked(cls, given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
+    def checked(cls, given: Mapping[str, str], *, overwrite: bool, connect: Connect | None = None) -> WriteOptions:
         """The options of a write; `overwrite` is Spark's own save mode."""
         options = known(given, cls.KNOWN)
         mode = options.get("load_mode", Mode.OVERWRITE if overwrite else Mode.APPEND)
@@ -85,7 +84,7 @@ class WriteOptions:
             raise InputError(f"no load_mode {mode!r}: use append, merge or overwrite")
         if overwrite and mode != Mode.OVERWRITE:
             raise InputError(f"mode('overwrite') and load_mode {mode!r} contradict each other: use mode('append')")
-        return cls(Target.of(options), needed(options, "type", "Person"), Mode(mode), options.get("txn_id"))
+        return cls(Target.of(options, connect), needed(options, "type", "Person"), Mode(mode), options.get("txn_id"))
 
 
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

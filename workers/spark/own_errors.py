@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from omniray.engine import errors
-from omniray.engine.errors import OmnirayError, rebuilt
+from omniray.engine.base import errors
+from omniray.engine.base.errors import OmnirayError, rebuilt
 
 _RAISED = re.compile(r"^omniray\.engine\.errors\.(\w+): (.+)$", re.MULTILINE)
 

@@ -28,9 +28,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from omniray.engine.filters import among
-from omniray.engine.grammar import is_unicode
-from omniray.engine.schema import ElementType, EnumType, PropertyType, Scalar, ScalarType
+from omniray.engine.schema.grammar import is_unicode
+from omniray.engine.schema.types import ElementType, EnumType, PropertyType, Scalar, ScalarType
+from omniray.engine.tables.filters import among
 
 _COMPARISONS: Mapping[type[Filter], Callable[[Any, Any], Any]] = {
     EqualTo: lambda column, value: column == value,

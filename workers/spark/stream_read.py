@@ -16,14 +16,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 from omniray.workers.spark.options import Target, known, needed
 from omniray.workers.spark.read import COMMIT_ID, reads_changes
 from omniray.workers.spark.types import as_spark, spark_schema
 
 if TYPE_CHECKING:
-    from omniray.engine.changes import Changes, TableStep
-    from omniray.engine.store import ObjectStore
+    from omniray.engine.reading.change_feed import Changes, TableStep
+    from omniray.engine.store.object_store import ObjectStore
 
 CHANGE, SEQ = "_change", "_seq"
 BEGINNING = "beginning"
@@ -56,8 +56,8 @@ class ChangeOptions:
 
     def opened(self) -> tuple[ObjectStore, Changes]:
         # Here, since these import Lance, which must not be there when Spark forks its workers.
-        from omniray.engine.changes import Changes
-        from omniray.engine.store import open_store
+        from omniray.engine.reading.change_feed import Changes
+        from omniray.engine.store.open_store import open_store
 
         store = open_store(self.target.uri, self.target.storage_options or None)
         return store, Changes.of(store)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from omniray.engine.errors import InputError
+from omniray.engine.base.errors import InputError
 from omniray.workers.spark.stage import Ticket, stage_batches
 from omniray.workers.spark.write import this_partition
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from omniray.engine.errors import InputError, OmnirayError
-from omniray.engine.load_options import LoadOptions
+from omniray.engine.base.errors import InputError, OmnirayError
+from omniray.engine.base.principal import Author
+from omniray.engine.writes.options import LoadOptions
+from omniray.workers.graphs import ServedGraph, WritableGraph
 from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
@@ -17,15 +19,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from omniray import Client, Graph, WriteResult
+    from omniray.engine.judge.resolution import WriteResult
 
 PART = "part"
+ACTOR = "spark"
 
 
 class SparkTransaction:
     """Use it as a context manager: it commits at the end of the block, unless that is left by an error."""
 
-    def __init__(self, graph: Graph | Client, ticket: Ticket) -> None:
+    def __init__(self, graph: WritableGraph, ticket: Ticket) -> None:
         self._graph, self._ticket = graph, ticket
         self._types: list[str] = []
         self._parts: list[bytes] = []
@@ -74,10 +77,21 @@ class SparkTransaction:
         return commit_on(self._graph, self._ticket, self._types, self._parts)
 
 
-def transaction(graph: Graph | Client, *, mode: str, txn_id: str | None, actor: str, tenant: str) -> SparkTransaction:
-    """A transaction on a graph that is open."""
+def transaction(
+    graph: WritableGraph,
+    *,
+    mode: str = "append",
+    txn_id: str | None = None,
+    actor: str | None = None,
+    tenant: str | None = None,
+) -> SparkTransaction:
+    """Several Spark frames in one atomic commit: `with transaction(graph) as tx: tx.write(df, "Person")`."""
     checked = LoadOptions.checked(mode, "fail", None)
-    target = Target(graph.uri, dict(graph.storage_options), actor, tenant)
+    if isinstance(graph, ServedGraph):
+        author = graph.written_by(actor, tenant)
+    else:
+        author = Author(ACTOR if actor is None else actor, tenant or "")
+    target = Target(graph.uri, dict(graph.storage_options), author.actor, author.tenant)
     return SparkTransaction(graph, begin(target, graph.graph_id, checked.mode, txn_id))
 
 

@@ -31,10 +31,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from omniray.engine.errors import InputError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.records import ENDS, row_names, unknown_property
-from omniray.engine.schema import (
+from omniray.engine.base.errors import InputError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.rows.records import ENDS, row_names, unknown_property
+from omniray.engine.schema.types import (
     DST,
     ID,
     SRC,

@@ -17,9 +17,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from omniray.engine.errors import ConstraintViolation
-from omniray.engine.mode import Mode
-from omniray.engine.schema import ANY_CARDINALITY, DST, ID, SRC, EdgeType, Unique
+from omniray.engine.base.errors import ConstraintViolation
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import ANY_CARDINALITY, DST, ID, SRC, EdgeType, Unique
 from omniray.workers.spark.pipeline.config import Keep
 from omniray.workers.spark.pipeline.conforming import BY, DETAIL, REASON, ROW
 from omniray.workers.spark.pipeline.pinned import PinnedGraph

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from omniray.engine.errors import InputError
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.mode import Mode
+from omniray.engine.base.errors import InputError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.rows.mode import Mode
 from omniray.workers.spark.pipeline.yaml_nodes import Faults, Section, Text, compose
 
 _KEYS = ("graph", "mode", "actor", "rejects", "sources", "nodes", "edges")

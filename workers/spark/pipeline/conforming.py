@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from omniray.engine.casts import is_text
-from omniray.engine.conform import conform
-from omniray.engine.export import plain_value
-from omniray.engine.records import ConformedBatch, RawBatch, Rejection, numbered
-from omniray.engine.schema import ElementType, EnumType, PropertyType, Scalar, ScalarType
+from omniray.engine.rows.casts import is_text
+from omniray.engine.rows.export import plain_value
+from omniray.engine.rows.records import ConformedBatch, RawBatch, Rejection, numbered
+from omniray.engine.rows.row_validation import conform
+from omniray.engine.schema.types import ElementType, EnumType, PropertyType, Scalar, ScalarType
 from omniray.workers.spark.pipeline.reasons import reason_of
 from omniray.workers.spark.types import as_spark, spark_schema
 

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StringType, StructType
 
-from omniray.engine.schema import Scalar, ScalarType
+from omniray.engine.schema.types import Scalar, ScalarType
 from omniray.workers.spark.pipeline.config import Clean, Format, Source
 from omniray.workers.spark.pipeline.conforming import BY, conformed_schema, conforming
 from omniray.workers.spark.pipeline.plan import TypePlan

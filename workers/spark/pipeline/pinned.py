@@ -6,14 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from omniray.engine.mode import Mode
+from omniray.engine.rows.mode import Mode
 from omniray.workers.spark.options import STORAGE
 from omniray.workers.spark.source import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from omniray import Client, Graph, Snapshot
+    from omniray.engine.reading.snapshot import Snapshot
+    from omniray.workers.graphs import WritableGraph
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PinnedGraph:
 
 
 def pinned(
-    spark: SparkSession, graph: Graph | Client, storage_options: Mapping[str, str], mode: Mode, written: Collection[str]
+    spark: SparkSession, graph: WritableGraph, storage_options: Mapping[str, str], mode: Mode, written: Collection[str]
 ) -> PinnedGraph:
     """The graph as it is now."""
     return PinnedGraph(spark, graph.uri, storage_options, graph.snapshot(), mode, written)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from omniray.engine.grammar import did_you_mean
-from omniray.engine.mode import Mode
-from omniray.engine.records import ENDS, row_names, unknown_property
-from omniray.engine.schema import DST, ID, SRC, EdgeType, ElementType, NodeType, Schema
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.rows.mode import Mode
+from omniray.engine.rows.records import ENDS, row_names, unknown_property
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType, NodeType, Schema
 from omniray.workers.spark.pipeline.config import Pipeline, TypeMapping
 from omniray.workers.spark.pipeline.yaml_nodes import Faults, Text
 

@@ -19,10 +19,10 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from omniray.engine.errors import InputError, InvariantViolation, NotFound, StorageError
-from omniray.engine.identity import checked_txn_id, new_ulid
-from omniray.engine.mode import Mode
-from omniray.engine.schema import DST, ID, SRC, EdgeType
+from omniray.engine.base.errors import InputError, InvariantViolation, NotFound, StorageError
+from omniray.engine.base.ulids import checked_txn_id, new_ulid
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
 from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
@@ -33,13 +33,14 @@ from omniray.workers.spark.pipeline.pinned import pinned
 from omniray.workers.spark.pipeline.plan import TypePlan, plan
 from omniray.workers.spark.pipeline.reasons import Reason
 from omniray.workers.spark.pipeline.report import Report, TypeCounts
-from omniray.workers.spark.session import session
 from omniray.workers.spark.source import register
+from omniray.workers.spark.transaction import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from omniray import Client, Graph, WriteResult
+    from omniray.engine.judge.resolution import WriteResult
+    from omniray.workers.graphs import Connect, WritableGraph
 
 ACTOR = "pipeline"
 REJECTS = "type string, reason string, detail string, row string"
@@ -54,25 +55,31 @@ def _silently(sentence: str) -> None:
 
 def run_file(
     path: str | os.PathLike[str],
-    spark: SparkSession | None = None,
+    spark: SparkSession,
+    connect: Connect,
     *,
     run_id: str | None = None,
     dry_run: bool = False,
     tell: Tell = _silently,
 ) -> Report:
-    """Run the pipeline of a file, in the session given, else in the active one, else in a new one."""
-    pipeline = read_pipeline(path)
-    return run(pipeline, spark or session("omniray pipeline"), run_id=run_id, dry_run=dry_run, tell=tell)
+    """Run the pipeline of a file."""
+    return run(read_pipeline(path), spark, connect, run_id=run_id, dry_run=dry_run, tell=tell)
 
 
 def run(
-    pipeline: Pipeline, spark: SparkSession, *, run_id: str | None = None, dry_run: bool = False, tell: Tell = _silently
+    pipeline: Pipeline,
+    spark: SparkSession,
+    connect: Connect,
+    *,
+    run_id: str | None = None,
+    dry_run: bool = False,
+    tell: Tell = _silently,
 ) -> Report:
     """Run a pipeline: one commit, or none at all. With `dry_run`, everything is done but the commit."""
     run_id = new_ulid() if run_id is None else checked_txn_id(run_id)
     report = Report(run_id, dry_run, pipeline.rejects)
-    register(spark)  # a session of the caller's own may not have it
-    target = Target(pipeline.graph.uri, pipeline.graph.storage_options, pipeline.actor or ACTOR)
+    register(spark, connect)  # a session of the caller's own may not have it
+    target = Target(pipeline.graph.uri, pipeline.graph.storage_options, pipeline.actor or ACTOR, connect=connect)
     with target.opened() as graph, _plain_errors(), own_errors():
         tell(f"run {run_id} on {graph.uri}")
         if _is_committed(graph, run_id):
@@ -81,7 +88,7 @@ def run(
             return _Run(pipeline, spark, graph, report, held, tell).done()
 
 
-def _is_committed(graph: Graph | Client, run_id: str) -> bool:
+def _is_committed(graph: WritableGraph, run_id: str) -> bool:
     try:
         return graph.snapshot(at=run_id).commit_id == run_id
     except NotFound:
@@ -109,7 +116,7 @@ class _Run:
 
     pipeline: Pipeline
     spark: SparkSession
-    graph: Graph | Client
+    graph: WritableGraph
     report: Report
     held: Held
     tell: Tell
@@ -195,7 +202,7 @@ class _Run:
 
     def _committed(self, report: Report, judged: Sequence[Judgement]) -> Report:
         actor = self.pipeline.actor or ACTOR
-        with self.graph.spark_transaction(mode=self.pipeline.mode, txn_id=report.run_id, actor=actor) as tx:
+        with transaction(self.graph, mode=self.pipeline.mode, txn_id=report.run_id, actor=actor) as tx:
             for one, counted in zip(judged, report.types, strict=True):
                 self.tell(f"{one.plan.name}: staging")
                 _check_rows(counted, tx.write(_to_write(one), one.plan.name))

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import yaml
 
-from omniray.engine.errors import InputError
-from omniray.engine.grammar import TEXT_BYTES_MAX, did_you_mean
+from omniray.engine.base.errors import InputError
+from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.schema.grammar import TEXT_BYTES_MAX
 
 FAULTS_SHOWN_MAX = 20
 _NULL, _MERGE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"

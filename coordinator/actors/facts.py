@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.coordinator.table_queues import Base, Question
-from omniray.engine.pinned import ROWADDR
-from omniray.engine.request import Request
-from omniray.engine.schema import ID, Schema
+from omniray.coordinator.actors.table_queues import Base, Question
+from omniray.engine.judge.pinned import ROWADDR
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.writes.write_requests import Request
 
 
 class Reader(Protocol):

@@ -1,4 +1,4 @@
-"""Run a pipeline where Spark has been told what to do: `spark-submit … pipeline/__main__.py pipeline.yml`."""
+"""Run a pipeline where Spark has been told what to do: `spark-submit … cli/pipeline_job.py pipeline.yml`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import argparse
 import json
 import sys
 
-from omniray.engine.errors import OmnirayError
+from omniray.coordinator.client.client import connect
+from omniray.engine.base.errors import OmnirayError
 from omniray.workers.spark.pipeline.run import run_file
+from omniray.workers.spark.session import session
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m omniray.workers.spark.pipeline", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m omniray.coordinator.cli.pipeline_job", description=__doc__)
     parser.add_argument("file", metavar="pipeline.yml")
     parser.add_argument("--dry-run", action="store_true", help="do everything but the commit")
     parser.add_argument("--run-id", metavar="ULID", help="the run's id, under which it is committed once")
     given = parser.parse_args()
     try:
-        report = run_file(given.file, run_id=given.run_id, dry_run=given.dry_run, tell=_tell)
+        spark = session("omniray pipeline", connect)
+        report = run_file(given.file, spark, connect, run_id=given.run_id, dry_run=given.dry_run, tell=_tell)
     except OmnirayError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

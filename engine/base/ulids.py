@@ -1,0 +1,32 @@
+"""ULIDs: the ids of commits, operations, branches and graphs."""
+
+from __future__ import annotations
+
+import re
+
+from ulid import ULID
+
+from omniray.engine.base.errors import InputError
+
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+
+
+def new_ulid() -> str:
+    """A fresh ULID, of now."""
+    return str(ULID())
+
+
+def is_ulid(text: str) -> bool:
+    """Whether the text is a ULID in its canonical spelling."""
+    return _ULID.fullmatch(text) is not None
+
+
+def checked_txn_id(txn_id: str) -> str:
+    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
+    canonical = txn_id.upper() if isinstance(txn_id, str) else ""
+    if not is_ulid(canonical):
+        raise InputError(
+            f"{txn_id!r} is no transaction id, which is a ULID of 26 characters: make one with str(ulid.ULID()), keep "
+            "it, and give it again when the same write is tried again"
+        )
+    return canonical

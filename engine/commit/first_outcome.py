@@ -1,0 +1,23 @@
+"""What a write did the first time, for whoever sends it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from omniray.engine.base.errors import PayloadMismatch
+from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.judge.resolution import WriteResult
+
+
+def first_outcome(entry: LineageEntry, versions: Mapping[str, int], payload_hash: str) -> WriteResult:
+    """What a write did the first time, as its lineage entry tells; raises `PayloadMismatch` if it was another write.
+
+    A first time without a hash was a write whose id its caller did not choose, but was told when no clear answer came.
+    There is nothing to compare then, and nobody else can know the id.
+    """
+    if entry.payload_hash not in ("", payload_hash):
+        raise PayloadMismatch(
+            f"transaction {entry.commit_id} was committed with other data; use a new id for another write",
+            txn_id=entry.commit_id,
+        )
+    return WriteResult(entry.commit_id, entry.nodes, entry.edges, entry.rejected, versions, repeated=True)

@@ -1,0 +1,17 @@
+"""What a mutation says, as one hash; see `rows.payload` for what that is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omniray.engine.query.statements import Query
+from omniray.engine.query.values import read_param
+from omniray.engine.rows.payload import hash_of
+
+
+def mutation_hash(text: str, query: Query, params: Mapping[str, Any]) -> str:
+    """The hash of a query that was chosen from a text, with parameters that are known to fit it."""
+    given = ((param, params.get(param.name)) for param in query.params)
+    values = {param.name: None if value is None else read_param(value, param.type) for param, value in given}
+    return hash_of(["Mutation", query.name, text.strip(), values])

@@ -1,0 +1,112 @@
+"""Handles and ids that are kept warm between writes: a writer reads nothing that it wrote itself."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+
+from omniray.engine.line.commit_object import Pin
+from omniray.engine.schema.types import ID, Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.final_names import give_final_name, wait_for_final_name
+from omniray.engine.tables.storage import StagedVersion, TableStorage
+from omniray.engine.tables.table import ROWADDR, Table
+
+KNOWN_IDS_ROWS_MAX = 500_000
+
+
+class KnownIds:
+    """All ids of a table of moderate size and where their rows are, in memory: asking for a key costs no request."""
+
+    __slots__ = ("_addresses", "version")
+
+    def __init__(self, version: int, addresses: dict[str, int]) -> None:
+        self.version = version
+        self._addresses = addresses
+
+    @classmethod
+    def read(cls, table: Table) -> KnownIds:
+        addresses: dict[str, int] = {}
+        for batch in table.scan([ID], addresses=True):
+            addresses.update(zip(batch.column(ID).to_pylist(), batch.column(ROWADDR).to_pylist(), strict=True))
+        return cls(table.version, addresses)
+
+    def among(self, values: pa.Array) -> pa.Array:
+        """Those of the values that exist."""
+        return pa.array([v for v in values.to_pylist() if v in self._addresses], pa.string())
+
+    def located(self, values: pa.Array) -> pa.Table:
+        """Those of the values that exist, with their addresses."""
+        found = {v: self._addresses[v] for v in values.to_pylist() if v in self._addresses}
+        return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
+
+    def advance(self, version: int, *, removed: pa.Array, placed: pa.Table) -> None:
+        """Follow a version that this process made itself: ids that went, and where those that came are."""
+        for value in removed.to_pylist():
+            self._addresses.pop(value, None)
+        self._addresses.update(zip(placed[ID].to_pylist(), placed[ROWADDR].to_pylist(), strict=True))
+        self.version = version
+
+
+class TableCache:
+    """Warm handles, one per table: the newest version this process wrote or opened."""
+
+    def __init__(self, store: ObjectStore, storage: TableStorage, schema: Schema, *, read_only: bool) -> None:
+        self._store, self._storage, self._schema, self._read_only = store, storage, schema, read_only
+        self._tables: dict[str, Table] = {}
+        self._known: dict[str, KnownIds] = {}
+        self._lock = threading.Lock()
+
+    def open(self, table_key: str, pin: Pin) -> Table:
+        """The table at a pin: the warm handle if it is that version, else by URI once it has its final name."""
+        if (warm := self._warm(table_key, pin)) is not None:
+            return warm
+        finish = wait_for_final_name if self._read_only else give_final_name
+        finish(self._store, table_key, pin)
+        table = self._storage.open(self._schema.by_table_key[table_key], pin.version, pin.transaction, pin.rows)
+        self.keep(table)
+        return table
+
+    def is_warm(self, table_key: str, pin: Pin) -> bool:
+        """Whether opening the table at this pin costs nothing."""
+        return self._warm(table_key, pin) is not None
+
+    def _warm(self, table_key: str, pin: Pin) -> Table | None:
+        with self._lock:
+            warm = self._tables.get(table_key)
+        return warm if warm is not None and (warm.version, warm.transaction) == (pin.version, pin.transaction) else None
+
+    def keep(self, table: Table) -> None:
+        with self._lock:
+            warm = self._tables.get(table.type.table_key)
+            if warm is None or warm.version <= table.version:
+                self._tables[table.type.table_key] = table
+
+    def drop(self, table_key: str) -> None:
+        """After a lost race the handle must not be used again: at the same number it shows the loser's rows."""
+        with self._lock:
+            self._tables.pop(table_key, None)
+            self._known.pop(table_key, None)
+
+    def known_ids(self, table: Table) -> KnownIds | None:
+        """The ids of a table at its version, if it is small enough to keep them all."""
+        if table.rows > KNOWN_IDS_ROWS_MAX:
+            return None
+        known = self._known.get(table.type.table_key)
+        if known is None or known.version != table.version:
+            known = KnownIds.read(table)
+            self._known[table.type.table_key] = known
+        return known
+
+    def follow(self, version: StagedVersion, *, removed: pa.Array) -> None:
+        """Keep the handle of a version that this process made, and its ids: the next write reads nothing of them."""
+        self.keep(version.table)
+        key = version.table.type.table_key
+        known = self._known.get(key)
+        if known is None:
+            return
+        if version.placed is None or known.version != version.version - 1 or version.rows > KNOWN_IDS_ROWS_MAX:
+            self._known.pop(key, None)
+        else:
+            known.advance(version.version, removed=removed, placed=version.placed)

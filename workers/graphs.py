@@ -1,0 +1,65 @@
+"""Graphs as workers know them: by what they can do, since workers import no coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from datetime import date
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from omniray.engine.base.principal import Author
+    from omniray.engine.judge.keylog import KeyMemory
+    from omniray.engine.judge.resolution import Outcome, WriteResult
+    from omniray.engine.reading.snapshot import Snapshot
+    from omniray.engine.schema.types import Schema
+    from omniray.engine.writes.load import LoadIntent
+    from omniray.engine.writes.options import LoadOptions
+
+
+class IdentifiedGraph(Protocol):
+    """Something that tells one graph from another at the same place."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def graph_id(self) -> str: ...
+
+
+class WritableGraph(IdentifiedGraph, Protocol):
+    """An embedded graph, or a client of the coordinator that serves one."""
+
+    @property
+    def storage_options(self) -> Mapping[str, str]: ...
+
+    @property
+    def schema(self) -> Schema: ...
+
+    def snapshot(self, *, at: str | date | None = None) -> Snapshot: ...
+
+    def outcome(self, txn_id: str) -> Outcome: ...
+
+    def begin_load(
+        self,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        txn_id: str | None = None,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ...,
+    ) -> LoadIntent: ...
+
+    def commit_load(self, intent: LoadIntent) -> WriteResult: ...
+
+
+@runtime_checkable
+class ServedGraph(WritableGraph, Protocol):
+    """A client of a coordinator: it knows for whom it writes."""
+
+    def written_by(self, actor: str | None, tenant: str | None) -> Author: ...
+
+
+Connect = Callable[..., AbstractContextManager[WritableGraph]]
+"""`omniray.connect`, handed in from above: connects to the coordinator that serves a graph."""
