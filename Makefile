@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## eight writers on one graph on S3, through a coordinator on Ray, while things are killed
-	@$(PY) -m omniray.coordinator.demo
+	@$(PY) -m omniray.coordinator.demo.writers
 
 demo-spark: $(STAMP)  ## a pipeline on Spark: a data set with planted faults becomes one commit and a table of rejects
 	@$(PY) -m omniray.coordinator.demo.spark

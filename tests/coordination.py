@@ -144,7 +144,7 @@ class Service(Sender):
         read_at = suspension_aware_clock()
         newest = self.log.newest()
         assert newest is not None
-        self.tip = Tip(self.log, manifest, newest, read_at=read_at)
+        self.tip = Tip(self.log, newest, is_folded=manifest.is_folded, read_at=read_at)
         self.owner = str(Incarnation.new("nowhere"))
         take_over(self.tip, self.owner)
         self.finaliser = Finaliser(store, self.log, manifest, self.sidecars)

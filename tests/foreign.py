@@ -95,7 +95,7 @@ def commit_and_die(store: ObjectStore, *names: str) -> Parts:
 
 def repair_of(parts: Parts) -> Repair:
     """A repair by this process, with a tip of its own."""
-    tip = Tip(parts.log, parts.manifest, parts.newest())
+    tip = Tip(parts.log, parts.newest(), is_folded=parts.manifest.is_folded)
     return Repair(
         parts.store, parts.schema, parts.log, tip, parts.storage, parts.cache, parts.finaliser, parts.sidecars
     )

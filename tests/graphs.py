@@ -153,8 +153,8 @@ def parts_of(
     finaliser = Finaliser(store, log, manifest, sidecars)
     newest = log.newest()
     assert newest is not None
-    tip = Tip(log, manifest, newest, clock=clock, sleep=clock.sleep)
-    lineage = Lineage(log, manifest, Tip(log, manifest, newest).refresh)
+    tip = Tip(log, newest, is_folded=manifest.is_folded, clock=clock, sleep=clock.sleep)
+    lineage = Lineage(log, manifest, Tip(log, newest, is_folded=manifest.is_folded).refresh)
     recoverer = Recoverer(store, sidecars, lineage, finaliser, owner=owner, is_dead=is_dead)
     writer = Writer(
         store, tip, lineage, storage, cache, finaliser, sidecars, recoverer, schema,

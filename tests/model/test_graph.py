@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import omniray
 from omniray import Snapshot
 from omniray.engine.judge import constraints, keylog
-from omniray.engine.judge import pinned_state as state
 from omniray.engine.rows import source_arrow, source_json
 from omniray.engine.schema.printer import print_schema
 from omniray.engine.schema.types import DST, ID, SRC, Schema
+from omniray.engine.tables import cache
 from omniray.engine.tables import storage as tables
 from omniray.engine.writes import load, row_sink
 from tests.model.graph_model import Delete, GraphModel, Id, Minted, Outcome, Predicate, Record, Refused, Row, Tables
@@ -44,7 +44,7 @@ def _everything_is_large(patch: pytest.MonkeyPatch) -> None:
     for module in (source_arrow, source_json):
         patch.setattr(module, "BLOCK_ROWS_MAX", 1)
     patch.setattr(row_sink, "INLINE_ROWS_MAX", 1)
-    patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
+    patch.setattr(cache, "KNOWN_IDS_ROWS_MAX", 0)
     patch.setattr(tables, "TAIL_ROWS_MAX", 2)
     patch.setattr(tables, "_RANGES_MAX", 0)
     little = keylog.KeyMemory(0, 64)

@@ -28,12 +28,12 @@ from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine import graph
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge import constraints, keylog, overlay
-from omniray.engine.judge import pinned_state as state
 from omniray.engine.judge.overlay import Overlay, _PendingTable
 from omniray.engine.rows import row_ids as identity
 from omniray.engine.schema.printer import print_schema
 from omniray.engine.schema.types import ID, Schema
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import cache
 from omniray.engine.tables import storage as tables
 from omniray.engine.writes import write_requests as request
 from omniray.engine.writes.mutate import MutationIntent
@@ -215,7 +215,7 @@ def _same_ids(group: int) -> Iterator[None]:
 
 def _small_limits(patch: pytest.MonkeyPatch) -> None:
     """Take a few rows for many: no ids in memory, keys judged by SQL, tails never folded."""
-    patch.setattr(state, "KNOWN_IDS_ROWS_MAX", 0)
+    patch.setattr(cache, "KNOWN_IDS_ROWS_MAX", 0)
     patch.setattr(tables, "TAIL_ROWS_MAX", 2)
     patch.setattr(tables, "_RANGES_MAX", 0)
     patch.setattr(keylog.KeyLog.__init__, "__kwdefaults__", {"memory_rows": 1, "memory": keylog.ROOMY})

@@ -19,7 +19,6 @@ import omniray
 from bench.s3server import running_server
 from omniray.engine.base.errors import NotFinalised
 from omniray.engine.base.failpoints import Action, Point, armed
-from omniray.engine.commit import phase_d as finalise
 from omniray.engine.history import lineage
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.prune import prune
@@ -27,6 +26,7 @@ from omniray.engine.reading import table_diff as difference
 from omniray.engine.reading.change_feed import BEGINNING, Change, Changes
 from omniray.engine.reading.table_diff import Kind
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import final_names
 from omniray.engine.tables import storage as tables
 from tests.coordination import Gate, serving
 from tests.graphs import create_store, insert, new_graph, parts_of
@@ -315,7 +315,7 @@ def test_a_step_is_small_and_another_process_can_read_it(disk: Root) -> None:
 def test_a_step_without_its_final_name_is_waited_for_and_then_named(
     disk: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finalise, "WAIT_FOR_FINAL_S", 0.0)
+    monkeypatch.setattr(final_names, "WAIT_FOR_FINAL_S", 0.0)
     with new_graph(disk) as graph:
         gate = Gate()
         with armed({Point.D_BEFORE_NAME: Action(gate.hold)}):

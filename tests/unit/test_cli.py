@@ -469,7 +469,7 @@ def test_the_traceback_of_a_bug_is_shown_on_demand(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMNIRAY_DEBUG", "1")
     raising(monkeypatch, RuntimeError("boom"))
     with pytest.raises(RuntimeError, match="boom"):
-        cli.app(["snapshot", "graph"])
+        cli(["snapshot", "graph"])
 
 
 def test_an_interrupted_command_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def owned_by(uri: str, owner: Incarnation) -> None:
     log = CommitLog(store, MAIN_BRANCH)
     newest = log.newest()
     assert newest is not None
-    take_over(Tip(log, Manifest(store, MAIN), newest), str(owner))
+    take_over(Tip(log, newest, is_folded=Manifest(store, MAIN).is_folded), str(owner))
     store.close()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import omniray
-from omniray.engine.store import object_store as store
+from omniray.engine.store import directory as store
 
 SCHEMA = "node Person { name: String @key   age: I32? }"
 UPDATE = 'query older() { update Person set { age: 1 } where name = "p5" }'

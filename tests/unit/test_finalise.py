@@ -21,6 +21,7 @@ from omniray.engine.maintenance.sweep import Sweeper
 from omniray.engine.recovery.drift import sight
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables import final_names
 from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.final_names import FinalName, give_final_name, observe_final_name, wait_for_final_name
 from omniray.engine.tables.version_names import final_name
@@ -206,7 +207,7 @@ def test_a_read_only_reader_gives_up_after_a_while_says_who_must_heal_and_writes
     pauses: list[float] = []
     with pytest.raises(NotFinalised, match="open the graph read-write once to heal"):
         wait_for_final_name(store, PERSON, pin, sleep=pauses.append)
-    assert finalise.WAIT_FOR_FINAL_S <= sum(pauses) < 2 * finalise.WAIT_FOR_FINAL_S
+    assert final_names.WAIT_FOR_FINAL_S <= sum(pauses) < 2 * final_names.WAIT_FOR_FINAL_S
     assert plain_names(store) == []
 
 

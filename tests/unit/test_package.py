@@ -45,7 +45,7 @@ def test_every_module_grammar_and_marker_is_in_the_wheel(wheel: zipfile.ZipFile)
 
 def test_the_wheel_holds_the_engine_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    assert {"omniray/__init__.py", "omniray/py.typed", "omniray/engine/errors.py"} <= names
+    assert {"omniray/__init__.py", "omniray/py.typed", "omniray/engine/base/errors.py"} <= names
 
 
 def test_the_wheel_brings_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:

@@ -9,9 +9,9 @@ import pytest
 import omniray
 from omniray.engine.base.errors import NotFinalised
 from omniray.engine.base.failpoints import Action, Point, armed
-from omniray.engine.commit import phase_d as finalise
 from omniray.engine.reading.fragment_groups import FragmentGroup, GroupReader, cut, grouped
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import final_names
 from omniray.engine.tables.table import Fragment
 from tests.coordination import Gate
 from tests.graphs import DELETE, insert, new_graph, reopen
@@ -68,7 +68,7 @@ def test_an_empty_table_has_no_groups(disk: Root) -> None:
 
 def test_whoever_cuts_or_reads_a_group_waits_for_the_final_name(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wrote the version can cut it before it has one, for its own handle needs none."""
-    monkeypatch.setattr(finalise, "WAIT_FOR_FINAL_S", 0.0)
+    monkeypatch.setattr(final_names, "WAIT_FOR_FINAL_S", 0.0)
     with new_graph(disk) as graph:
         gate = Gate()
         with armed({Point.D_BEFORE_NAME: Action(gate.hold)}):

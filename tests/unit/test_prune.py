@@ -271,7 +271,13 @@ def test_a_sleeper_that_puts_a_pruned_number_is_not_told_that_it_committed(
     store = create_store(any_root)
     parts = parts_of(store)
     clock = Clock()
-    sleeper = Tip(CommitLog(store, MAIN_BRANCH), parts.manifest, parts.newest(), clock=clock, sleep=clock.sleep)
+    sleeper = Tip(
+        CommitLog(store, MAIN_BRANCH),
+        parts.newest(),
+        is_folded=parts.manifest.is_folded,
+        clock=clock,
+        sleep=clock.sleep,
+    )
     base = sleeper.newest
     log = CommitLog(store, MAIN_BRANCH)
     newest = extend(log, 6)

@@ -98,6 +98,6 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
 
 def test_the_demo_shows_what_it_promises_without_a_terminal(tmp_path: Path) -> None:
     """The demo checks every outcome itself, and ends otherwise."""
-    output = finish([sys.executable, "-m", "omniray.coordinator.demo.__main__"], tmp_path)
+    output = finish([sys.executable, "-m", "omniray.coordinator.demo.writers"], tmp_path)
     assert "none of the 7 writers that lived noticed anything but a pause" in output
     assert "What was shown" in output

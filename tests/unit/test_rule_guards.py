@@ -22,7 +22,6 @@ from omniray.engine.commit import staging
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.cas_table import StagedSwap, SwapTable
 from omniray.engine.history.manifest import Manifest
-from omniray.engine.judge import pinned_state as state
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.line import prune
 from omniray.engine.line.commit_log import HINT, MAIN_BRANCH, CommitLog
@@ -38,6 +37,7 @@ from omniray.engine.recovery.rules import Decision, OperationFacts, TableClass, 
 from omniray.engine.rows.mode import Mode
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore, StoredFile
+from omniray.engine.tables import cache
 from omniray.engine.tables.final_names import give_final_name
 from omniray.engine.tables.old_versions import newest_version
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
@@ -343,7 +343,7 @@ def test_whoever_may_write_gives_the_final_name_of_what_it_is_about_to_open(
     """Its writer died before Phase D. The twin leaves that to others, and can't read an acknowledged version."""
     commit_and_die(store, "ann")
     if not has_guard:
-        monkeypatch.setattr(state, "give_final_name", lambda store, table_key, pin: None)
+        monkeypatch.setattr(cache, "give_final_name", lambda store, table_key, pin: None)
     with contextlib.nullcontext() if has_guard else pytest.raises(StorageError):
         assert opened().rows() == ["ann"]
 

@@ -531,6 +531,6 @@ def test_a_temporary_file_that_can_t_be_removed_does_not_deny_that_the_object_is
     def failing(path: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("omniray.engine.store.object_store.os.unlink", failing)
+    monkeypatch.setattr("omniray.engine.store.directory.os.unlink", failing)
     assert store.put_if_absent("a", b"1") is Answer.CREATED
     assert store.put_if_absent("a", b"2") is Answer.REFUSED

@@ -21,7 +21,6 @@ from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.staging import announce
 from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.judge import pinned_state as state
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.judge.resolution import TableWrite
@@ -31,6 +30,7 @@ from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import ID, Schema
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables import cache
 from omniray.engine.tables import storage as tables
 from omniray.engine.tables.cache import TableCache
 from omniray.engine.tables.storage import NOTHING_REPLACED, TableStorage
@@ -157,7 +157,7 @@ def test_a_round_on_a_version_that_is_only_staged_reads_nothing(
 ) -> None:
     rounds.append("ann")
     rounds.located(["ann"])
-    monkeypatch.setattr(state.KnownIds, "read", lambda table: pytest.fail("the ids were read again"))
+    monkeypatch.setattr(cache.KnownIds, "read", lambda table: pytest.fail("the ids were read again"))
     for name in ("bob", "cid"):
         rounds.append(name, land=False)
     assert _addresses(rounds.located(["ann", "bob", "cid"])).keys() == {"ann", "bob", "cid"}

@@ -65,7 +65,9 @@ def opened(store: ObjectStore) -> OpenTip:
 
     def open_one() -> Putter:
         log, manifest, clock = CommitLog(store, MAIN_BRANCH), Manifest(store, MAIN), Clock()
-        return Putter(store, log, manifest, clock, Tip(log, manifest, birth(), clock=clock, sleep=clock.sleep))
+        return Putter(
+            store, log, manifest, clock, Tip(log, birth(), is_folded=manifest.is_folded, clock=clock, sleep=clock.sleep)
+        )
 
     return open_one
 

@@ -267,7 +267,9 @@ def test_a_version_of_an_unknown_table_is_not_found(opened: Callable[[], Parts])
 
 def raise_epoch(parts: Parts) -> None:
     """What a recovery does before it discards anything."""
-    take_over(Tip(CommitLog(parts.store, parts.log.branch), parts.manifest, parts.newest()), EMBEDDED)
+    take_over(
+        Tip(CommitLog(parts.store, parts.log.branch), parts.newest(), is_folded=parts.manifest.is_folded), EMBEDDED
+    )
 
 
 def test_a_writer_whose_line_was_raised_before_its_put_rejoins_and_its_caller_notices_nothing(
@@ -534,7 +536,7 @@ def test_the_history_does_not_go_back_in_time_behind_an_object_without_commits(
 def test_the_ids_of_a_table_that_grew_too_large_are_no_longer_kept(
     opened: Callable[[], Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omniray.engine.judge.pinned_state.KNOWN_IDS_ROWS_MAX", 3)
+    monkeypatch.setattr("omniray.engine.tables.cache.KNOWN_IDS_ROWS_MAX", 3)
     parts = opened()
     for n in range(6):
         state = PinnedState(parts.cache, parts.newest().pins)
