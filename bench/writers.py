@@ -67,7 +67,7 @@ class OurWriter:
     @property
     def fragments(self) -> int:
         """How many fragments the table of `insert` has, as plain Lance sees it."""
-        uri = f"{self.graph.uri}/{self.graph.schema.type('Person').path}"
+        uri = f"{self.graph.uri}/{self.graph.schema.type('Person').first_path}"
         return len(lance.dataset(uri, storage_options=self._storage_options).get_fragments())
 
     def close(self) -> None:

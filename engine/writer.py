@@ -1,13 +1,9 @@
-"""The writer: takes an intent through the four phases, again on top of whoever was faster.
+"""The embedded writer: takes an intent through the four phases, again on top of whoever was faster.
 
-    Phase A   the operation's sidecar is written, beside the staging (`staging.py`)
-    Phase B   every touched table's next version is staged, tables in parallel
-    Phase C   one put-if-absent of the commit object: the only commit point
-    Phase D   final names and fold, behind the answer (`finalise.py`)
-
-Any number of processes do this at once while the line is `embedded`; a coordinator's writer is the only one while it
-owns the line, and ends when it is fenced. The first attempt builds on the newest object this process knows without
-asking for a newer one, since the put decides anyway; but no refusal leaves before it was judged on the newest.
+What an attempt is stands in `commit/attempt.py`. Any number of processes do this at once while the line is `embedded`;
+a coordinator's writer is the only one while it owns the line, and ends when it is fenced. The first attempt builds on
+the newest object this process knows without asking for a newer one, since the put decides anyway; but no refusal leaves
+before it was judged on the newest.
 """
 
 from __future__ import annotations
@@ -21,43 +17,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import (
-    Conflict,
-    ExpectedVersionMismatch,
-    InputError,
-    NotFound,
-    StorageError,
-    TableDrift,
-    Withdrawn,
-)
-from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, StorageError, Withdrawn
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.commit.staging import Stager, Staging
-from omniray.engine.history.lineage import LandedCommit, Lineage
+from omniray.engine.commit.staging import Base, TableStager, Taken, drifted
+from omniray.engine.history.lineage import LandedCommit
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Intent, Resolution, WriteResult, refuse_swept
-from omniray.engine.line.commit_object import (
-    EMBEDDED,
-    Commit,
-    CommitObject,
-    Fate,
-    Pin,
-    explain_version,
-    follow,
-    may_answer,
-    remark,
-)
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate, Remark, explain_version, may_answer
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.owner import is_owner_known_dead, refuse_stranger, release
-from omniray.engine.line.sidecar import Sidecar, Sidecars
+from omniray.engine.line.sidecar import Sidecar, SidecarIntent
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
-from omniray.engine.schema.types import ID, Schema
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.cache import TableCache
-from omniray.engine.tables.final_names import DRIFT_ADVICE
-from omniray.engine.tables.storage import StagedVersion, TableStorage, VersionTaken
 
 log = logging.getLogger("omniray")
 
@@ -65,7 +39,7 @@ COMMIT_TIMEOUT_S = 300.0
 LOSSES_MIN = 3  # a process that was suspended has had no time to lose a race
 BACKOFF_S_MAX = 1.0
 BACKOFF_LOSSES_MAX = 4
-STAGING_THREADS = 18
+THREADS = 4
 
 
 class Writer:
@@ -73,32 +47,27 @@ class Writer:
 
     def __init__(
         self,
-        store: ObjectStore,
+        branch: OpenBranch,
         tip: Tip,
-        lineage: Lineage,
-        storage: TableStorage,
-        cache: TableCache,
         finaliser: Finaliser,
-        sidecars: Sidecars,
         recoverer: Recoverer,
-        schema: Schema,
         *,
-        branch: str,
         owner: str = EMBEDDED,
         clock: Callable[[], float] = suspension_aware_clock,
         sleep: Callable[[float], None] = time.sleep,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._tip, self._lineage, self._cache = tip, lineage, cache
-        self._finaliser, self._recoverer = finaliser, recoverer
-        self._branch, self._owner = branch, owner
+        self._branch, self._tip, self._lineage, self._cache = branch, tip, branch.lineage, branch.cache
+        self._finaliser, self._recoverer, self._owner = finaliser, recoverer, owner
         self._clock, self._sleep, self._random = clock, sleep, random
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(STAGING_THREADS, thread_name_prefix="omniray-stage")
-        self._stager = Stager(store, storage, cache, sidecars, schema, self._pool, branch=branch)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-write")
+        self._stager = TableStager(branch)
+        self.attempts = Attempts(branch, self._stager, self._pool)
 
     def close(self) -> None:
         self._pool.shutdown()
+        self._stager.close()
 
     def commit(self, intent: Intent, submitted_at: CommitObject | None = None) -> WriteResult:
         """Apply an intent exactly once, or raise: for a real conflict, bad input, or a store that fails.
@@ -118,12 +87,12 @@ class Writer:
             known = self._tip.refresh()
             found = self._lineage.find(txn_id, known)
 
-            def build(newest: CommitObject) -> CommitObject | None:
+            def build(newest: CommitObject) -> Remark | None:
                 refuse_stranger(self._owner, newest)
                 since = (commit.commit_id for obj in self._lineage.since(known, newest) for commit in obj.commits)
-                return None if txn_id in since else remark(newest, op_id=new_ulid(), withdrawn=(txn_id,))
+                return None if txn_id in since else Remark(new_ulid(), withdrawn=(txn_id,))
 
-            if found is not None or self._tip.extend(build) is not None:
+            if found is not None or self._tip.record(build) is not None:
                 return found
             return self._lineage.find(txn_id, self._tip.newest)
 
@@ -190,7 +159,7 @@ class Writer:
         )
 
     def _judge(self, intent: Intent, base: CommitObject) -> _Judged:
-        state = PinnedState(self._cache, base.pins)
+        state = PinnedState(self._cache, base)
         return _Judged(base, state, intent.resolve(state))
 
     def _known(self, intent: Intent, base: CommitObject) -> WriteResult | None:
@@ -205,8 +174,8 @@ class Writer:
             intent.commit_id in obj.withdrawn for obj in self._lineage.since(submitted_at, base)
         ):
             raise Withdrawn(
-                f"{intent.commit_id} was told as not committed while it was under way, and so it is not: send it again "
-                "if it is still wanted",
+                f"write {intent.commit_id} was withdrawn: outcome() reported it as not committed. Nothing was written; "
+                "submit it again",
                 txn_id=intent.commit_id,
             )
 
@@ -221,73 +190,59 @@ class Writer:
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)
         refuse_swept(resolution.tables, base)
-        staging = self._stager.begin(intent, base, resolution)
+        intents = [SidecarIntent(intent.commit_id, intent.author.actor)]
+        attempt = self.attempts.announce(base, intent.kind, intents, resolution.tables)
         looking = self._pool.submit(self._recoverer.look) if look else None
-        staged = self._staged(staging, base)
-        if looking is not None and self._heal(looking, staging.sidecar, staged or {}):
+        if not self._is_staged(attempt) or (looking is not None and self._heal(looking, attempt)):
             return None
-        if staged is None:
+        commit = commit_of(intent, base, resolution.tables, resolution.affected, resolution.rejected)
+        ours = self.attempts.follow(attempt, (commit,), finalised_through=self._finaliser.finalised_through)
+        if self.attempts.put(attempt, self._tip) is not Fate.LANDED:
+            self.attempts.give_up(attempt).result()
             return None
-        changed = {
-            key: Pin(v.version, v.transaction, base.seq + 1, v.rows, staging=v.staging) for key, v in staged.items()
-        }
-        ours = follow(
-            base,
-            op_id=staging.sidecar.operation_id,
-            changed=changed,
-            commits=(_commit_of(intent, base, resolution),),
-            finalised_through=self._finaliser.finalised_through,
-        )
-        reach(Point.C_BEFORE_PUT)
-        fate = self._tip.put(ours)
-        reach(Point.C_AFTER_PUT)
-        if fate is not Fate.LANDED:
-            self._stager.give_up(staging.sidecar, staged)
-            return None
-        for key, version in staged.items():
-            self._cache.follow(version, removed=resolution.tables[key].replaced[ID])
         self._finaliser.notice(ours, ours.op_id)
         elapsed_ms = (time.perf_counter() - started) * 1e3
         log.info(
             "event=commit branch=%s op=%s epoch=%d seq=%d commit=%s tables=%d ms=%.1f",
-            self._branch, ours.op_id, ours.epoch, ours.seq, intent.commit_id, len(staged), elapsed_ms,
+            self._branch.branch, ours.op_id, ours.epoch, ours.seq, intent.commit_id, len(attempt.staged), elapsed_ms,
         )  # fmt: skip
         return ours
 
-    def _staged(self, staging: Staging, base: CommitObject) -> dict[str, StagedVersion] | None:
-        """What was staged; None if somebody was faster, since what a stale handle ran into says nothing."""
+    def _is_staged(self, attempt: Attempt) -> bool:
+        """Whether all of it is staged; not if somebody was faster, since what a stale handle ran into says nothing."""
+        base = attempt.base
         try:
-            return self._stager.finish(staging)
-        except VersionTaken as taken:
-            self._explain(taken, base)
-        except StorageError:
-            if not moved(set(staging.versions), base, self._tip.refresh()):
-                raise
-        return None
+            failures = self.attempts.stage(attempt, Base.on(base, base))
+        except BaseException:
+            self.attempts.give_up(attempt).result()
+            raise
+        if not failures:
+            return True
+        self.attempts.give_up(attempt).result()
+        for failure in failures:
+            if isinstance(failure, Taken):
+                self._explain(failure, base)
+            elif not isinstance(failure, StorageError) or not moved(set(attempt.changes), base, self._tip.refresh()):
+                raise failure
+        return False
 
-    def _heal(self, looking: Future[list[Sidecar]], sidecar: Sidecar, staged: Mapping[str, StagedVersion]) -> bool:
+    def _heal(self, looking: Future[list[Sidecar]], attempt: Attempt) -> bool:
         """Recover what others left, if this write's look found any; the attempt is void then, since the line moves."""
         try:
             if not looking.result():
                 return False
         except BaseException:
-            self._stager.give_up(sidecar, staged)
+            self.attempts.give_up(attempt).result()
             raise
-        self._stager.give_up(sidecar, staged)
+        self.attempts.give_up(attempt).result()
         self._recoverer.recover(self._tip)
         return True
 
-    def _explain(self, taken: VersionTaken, base: CommitObject) -> None:
+    def _explain(self, taken: Taken, base: CommitObject) -> None:
         """HEAD was read before the line: a newer object explains it, or a foreign writer has touched the table."""
-        newest = self._tip.refresh()
         found = taken.found if taken.found is not None else taken.expected + 1
-        self._cache.drop(taken.table_key)
-        if explain_version(found, taken.expected, newest, taken.table_key, base) == "drift":
-            raise TableDrift(
-                f"{taken.table_key} was changed by something other than omniray: its next version should be "
-                f"{taken.expected} and that is taken; {DRIFT_ADVICE}",
-                table_key=taken.table_key, expected=taken.expected,
-            )  # fmt: skip
+        if explain_version(found, taken.expected, self._tip.refresh(), taken.table_key, base) == "drift":
+            raise drifted(taken.table_key, taken.expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,22 +256,6 @@ class _Judged:
     def is_stale(self, newest: CommitObject) -> bool:
         """Whether a table has moved that the judgement consulted or that the write touches."""
         return bool(moved(self.state.consulted | self.resolution.tables.keys(), self.base, newest))
-
-
-def _commit_of(intent: Intent, base: CommitObject, resolution: Resolution) -> Commit:
-    return Commit(
-        commit_id=intent.commit_id,
-        kind=intent.kind,
-        actor=intent.author.actor,
-        tenant=intent.author.tenant,
-        # Clocks of other machines may run ahead of ours, but the history does not go back in time.
-        at_us=max(time.time_ns() // 1000, base.head_at_us),
-        tables=tuple(sorted(resolution.tables)),
-        payload_hash=intent.payload_hash,
-        nodes=resolution.affected.nodes,
-        edges=resolution.affected.edges,
-        rejected=resolution.rejected,
-    )
 
 
 def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:

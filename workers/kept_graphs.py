@@ -11,18 +11,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from omniray.engine.base.errors import InputError
+from omniray.engine.base.errors import GraphGone
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.store.open_store import open_store
 from omniray.workers.graphs import IdentifiedGraph
 
 if TYPE_CHECKING:
-    from omniray.engine.graph import Graph
+    from omniray.engine.load_stager import LoadStager
 
 GRAPHS_MAX = 4
 
 
-def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str) -> Graph:
-    """The graph, to read and to stage for; who comes while it is being opened waits, and does not open it again."""
+def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str) -> LoadStager:
+    """The graph, to stage for; who comes while it is being opened waits, and does not open it again."""
     with _opening:
         return _opened(uri, tuple(sorted((storage_options or {}).items())), graph_id)
 
@@ -30,10 +31,10 @@ def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str
 def check_same(graph: IdentifiedGraph, graph_id: str) -> None:
     """Refuse a graph that is not the one that some work was begun for."""
     if graph.graph_id != graph_id:
-        raise InputError(
+        raise GraphGone(
             f"the graph at {graph.uri} was deleted and created anew since this write began; nothing was written: "
             "begin it again",
-            expected=graph_id, found=graph.graph_id,
+            uri=graph.uri, graph_id=graph_id, found=graph.graph_id,
         )  # fmt: skip
 
 
@@ -41,9 +42,10 @@ _opening = threading.Lock()
 
 
 @lru_cache(maxsize=GRAPHS_MAX)
-def _opened(uri: str, storage_options: tuple[tuple[str, str], ...], graph_id: str) -> Graph:
-    from omniray.engine.graph import Graph  # and with it Lance, which whoever forks must not have
+def _opened(uri: str, storage_options: tuple[tuple[str, str], ...], graph_id: str) -> LoadStager:
+    from omniray.engine.history.open_branch import open_branch  # and with it Lance, which whoever forks must not have
+    from omniray.engine.load_stager import LoadStager
 
-    graph = Graph(open_store(uri, dict(storage_options) or None), read_only=True)
-    check_same(graph, graph_id)
-    return graph
+    store = open_store(uri, dict(storage_options) or None)
+    refuse_gone(store, graph_id)
+    return LoadStager(open_branch(store))

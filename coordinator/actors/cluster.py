@@ -11,9 +11,14 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omniray.engine.base.errors import Unreachable
+from omniray.engine.base.errors import BranchGone, Unreachable
+from omniray.engine.line.branch_id import MAIN
+from omniray.engine.store.open_store import open_store
+
+if TYPE_CHECKING:
+    from omniray.engine.history.open_branch import OpenBranch
 
 log = logging.getLogger("omniray")
 
@@ -46,30 +51,44 @@ def ray() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the actors of one branch of one graph are to be found in a cluster."""
+    """Where the actors of one branch are to be found in a cluster: by the ULID of its line, which no other one has."""
 
-    graph_id: str
-    branch: str
+    line: str
 
     @property
     def publisher(self) -> str:
-        return f"publisher:{self.graph_id}:{self.branch}"
+        return f"publisher:{self.line}"
 
     @property
     def reconciler(self) -> str:
-        return f"reconciler:{self.graph_id}:{self.branch}"
+        return f"reconciler:{self.line}"
 
     def queues(self, number: int) -> str:
-        return f"queues:{self.graph_id}:{self.branch}:{number}"
+        return f"queues:{self.line}:{number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How an actor opens the graph's store."""
+    """How an actor opens its branch of the graph: by name, and it must be the very line that the actor is for."""
 
     uri: str
     options: Mapping[str, str] | None
+    graph_id: str
+    line: str
+    branch: str = MAIN
     durability: str = "process"
+
+    def opened(self) -> OpenBranch:
+        """The branch; raises `GraphGone` or `BranchGone` if it is another one by now."""
+        from omniray.engine.history.open_branch import open_branch
+        from omniray.engine.line.graph_identity import refuse_gone
+
+        store = open_store(self.uri, self.options, self.durability)
+        refuse_gone(store, self.graph_id)
+        branch = open_branch(store, self.branch)
+        if branch.branch.ulid != self.line:
+            raise BranchGone(f"branch {self.branch!r} was deleted and created anew; connect again", branch=self.branch)
+        return branch
 
 
 def join(address: str | None) -> bool:

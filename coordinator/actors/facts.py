@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.coordinator.actors.table_queues import Base, Question
+from omniray.coordinator.actors.table_queues import Question
+from omniray.engine.commit.staging import Base
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.schema.types import ID, Schema
 from omniray.engine.writes.write_requests import Request

@@ -18,7 +18,7 @@ class ExportedGauges(Gauges):
         ray()
         from ray.util import metrics
 
-        tags = {"graph": uri, "branch": branch.partition("~")[0]}
+        tags = {"graph": uri, "branch": branch}
 
         def counter(name: str, what: str, *more: str) -> metrics.Counter:
             made = metrics.Counter(f"omniray_{name}", what, tag_keys=(*_TAGS, *more))

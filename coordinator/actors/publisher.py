@@ -15,8 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from omniray.coordinator.actors.gauges import Gauges
-from omniray.coordinator.actors.steps import Queues, Remark, Round, RoundSteps
-from omniray.coordinator.actors.table_queues import Cold
+from omniray.coordinator.actors.steps import Queues, Round, RoundSteps
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.events import (
     Abandoned,
@@ -48,16 +47,14 @@ from omniray.engine.base.errors import (
     OutcomeUnknown,
     Overloaded,
     PayloadMismatch,
-    SchemaMismatch,
+    SchemaChanged,
     TableDrift,
 )
-from omniray.engine.history.lineage import Lineage
+from omniray.engine.commit.staging import Cold
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.resolution import Resolution, WriteResult
-from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.commit_object import CommitObject, Remark
 from omniray.engine.line.line_end import Tip
-from omniray.engine.line.sidecar import Sidecars
-from omniray.engine.schema.types import Schema
-from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writes.write_requests import PreparedRequest, Request
 
 log = logging.getLogger("omniray")
@@ -84,30 +81,22 @@ class Publisher:
 
     def __init__(
         self,
-        store: ObjectStore,
+        branch: OpenBranch,
         tip: Tip,
-        lineage: Lineage,
-        sidecars: Sidecars,
-        schema: Schema,
-        schema_hash: str,
         queues: Queues,
         on_landed: Callable[[CommitObject, str], None],
         *,
-        branch: str,
         owner: str,
         on_ended: Callable[[OmnirayError], None] = lambda error: None,
         limits: Limits | None = None,
         gauges: Gauges | None = None,
     ) -> None:
-        self._tip, self._schema_hash, self._on_ended = tip, schema_hash, on_ended
+        self._tip, self._schema_hash, self._on_ended = tip, branch.schema_hash, on_ended
         self._lock = threading.RLock()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-publish")
         self.gauges = gauges or Gauges()
         self._rounds = Rounds(limits, gathers=True)
-        self._steps = RoundSteps(
-            store, tip, lineage, sidecars, schema, queues, on_landed, self._pool, self._lock, self.gauges,
-            branch=branch, owner=owner,
-        )  # fmt: skip
+        self._steps = RoundSteps(branch, tip, queues, self._pool, self.gauges, on_landed, owner=owner)
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[int, Round] = {}
         self._standing_still: set[str] = set()
@@ -118,7 +107,7 @@ class Publisher:
         """Take a write; the future is done when its answer may leave. A write that is under way is joined."""
         header = request.header
         if header.schema_hash != self._schema_hash:
-            raise SchemaMismatch(
+            raise SchemaChanged(
                 "the client's schema is not the one of this graph; connect again to read the current one",
                 client=header.schema_hash, graph=self._schema_hash,
             )  # fmt: skip

@@ -20,20 +20,11 @@ from omniray.coordinator.actors.publisher import Publisher
 from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
-from omniray.coordinator.actors.steps import Remark
 from omniray.coordinator.door.wire import packed, unpacked
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import Fenced, LineOwned, NotFound, OmnirayError, Unreachable
-from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.history.lineage import Lineage
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject
-from omniray.engine.line.line_end import Tip
+from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, Unreachable
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead, release, take_over
-from omniray.engine.line.sidecar import Sidecars
-from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
@@ -60,6 +51,7 @@ class Status:
     finalised_through: int
     drifted: tuple[str, ...]
     recovered: int
+    trouble: str  # what keeps the reconciler from healing, if anything does
     queue_owners: int
 
     @property
@@ -76,32 +68,24 @@ class PublisherActor:
 
     def __init__(self, place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> None:
         self._storage, self._address, self._instead_of = storage, address, instead_of
-        self._store = open_store(storage.uri, storage.options, storage.durability)
-        self._log = CommitLog(self._store, MAIN_BRANCH)
-        self._schema, _, self._state = read_schema(self._store, self._log)
         self._queues = RemoteQueues(place, storage, queue_owners)
         self._finalised = Finalised(0, {})
         self._reconciler = RemoteReconciler(place, storage, self._noticed)
         self._life = threading.Lock()
         self._has_ended = self._is_leaving = self._has_left = False
-        self._gauges = ExportedGauges(storage.uri, place.branch)
+        self._gauges = ExportedGauges(storage.uri, storage.branch)
         self._open()
 
     def _open(self) -> None:
         """Begin a new life: take the line over, and know nothing but what is in storage."""
-        read_at = suspension_aware_clock()
-        newest = self._log.newest()
-        if newest is None:
-            raise NotFound(f"no graph at {self._store.uri}; create one with 'omniray init'", uri=self._store.uri)
-        self._refuse_usurping(newest)
-        manifest = Manifest(self._store, MAIN)
-        self._tip = Tip(self._log, newest, is_folded=manifest.is_folded, read_at=read_at)
+        branch = self._storage.opened()
+        self._refuse_usurping(branch.tip.newest)
+        self._tip = branch.tip.another()
         self._owner = str(Incarnation.new(self._address))
         taken = take_over(self._tip, self._owner)
         self._publisher = Publisher(
-            self._store, self._tip, Lineage(self._log, manifest, self._tip.refresh), Sidecars(self._store),
-            self._schema, self._state.schema_hash, self._queues, self._landed,
-            branch=str(MAIN_BRANCH), owner=self._owner, on_ended=self._ended, gauges=self._gauges,
+            branch, self._tip, self._queues, self._landed,
+            owner=self._owner, on_ended=self._ended, gauges=self._gauges,
         )  # fmt: skip
         self._has_ended = False
         self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the life before has left
@@ -195,6 +179,7 @@ class PublisherActor:
             finalised_through=self._finalised.through,
             drifted=tuple(self._finalised.drifted),
             recovered=self._reconciler.recovered,
+            trouble=self._reconciler.trouble,
             queue_owners=self._queues.made,
         )
 

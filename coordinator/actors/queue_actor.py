@@ -7,17 +7,16 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
 from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
 from omniray.coordinator.actors.cluster import Place, Storage, ray
-from omniray.coordinator.actors.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.door.wire import packed, unpacked
 from omniray.engine.base.errors import OmnirayError, StorageError
-from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.store.open_store import open_store
+from omniray.engine.commit.staging import Base, Staged, TableStage
 
 log = logging.getLogger("omniray")
 
@@ -28,9 +27,7 @@ class QueuesActor:
     """Owns the write queues of some tables."""
 
     def __init__(self, storage: Storage) -> None:
-        store = open_store(storage.uri, storage.options, storage.durability)
-        schema, _, _ = read_schema(store, CommitLog(store, MAIN_BRANCH))
-        self._queues = TableQueues(store, schema)
+        self._queues = TableQueues(storage.opened())
 
     def read(self, asked: bytes) -> bytes:
         return packed(self._queues.read(*unpacked(asked)))
@@ -63,7 +60,7 @@ class RemoteQueues:
             lambda owner, part: owner.read.remote(packed((_part(base, [q.table_key for q in part]), part))),
         )
 
-    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
         return self._each(
             stages,
             lambda s: s.announced.table_key,
@@ -125,7 +122,7 @@ class RemoteQueues:
 
 
 def _part(base: Base, table_keys: Sequence[str]) -> Base:
-    return Base({key: base.pins[key] for key in table_keys}, base.landed_through)
+    return replace(base, pins={key: base.pins[key] for key in table_keys if key in base.pins})
 
 
 def _as_ours(error: Any) -> OmnirayError:

@@ -1,8 +1,8 @@
 """The reconciler of one branch: finishes behind the publisher what nobody has to wait for, and heals what others left.
 
 It finishes Phase D, folds `__manifest`, recovers operations whose owners died while writers go on, and sweeps. It puts
-nothing into the line: only the publisher does, so what is to be recorded goes through its mouth. Everything that it has
-to do can be read from storage, so it may die at any time.
+nothing into the line: only the publisher does, so what is to be recorded is forwarded to it. Everything that it has to
+do can be read from storage, so it may die at any time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omniray.coordinator.actors.steps import Remark
 from omniray.engine.base.errors import OmnirayError, StorageError, TableDrift
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history.lineage import Lineage
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject
-from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.commit_object import CommitObject, Remark
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
-from omniray.engine.schema.types import Schema
-from omniray.engine.store.object_store import ObjectStore
 
 log = logging.getLogger("omniray")
 
@@ -40,60 +34,52 @@ class Finalised:
     drifted: dict[str, TableDrift]
 
 
-class Mouth:
-    """The end of the line for somebody who may not put: its owner records what one asks it to."""
+class OwnersEnd:
+    """The end of a line for somebody who may not put: what is to be recorded is forwarded to the line's owner."""
 
-    def __init__(self, ask_newest: Callable[[], CommitObject], say: Callable[[Remark], None]) -> None:
-        self._ask_newest, self._say = ask_newest, say
+    def __init__(self, ask_newest: Callable[[], CommitObject], forward: Callable[[Remark], None]) -> None:
+        self._ask_newest, self._forward = ask_newest, forward
         self.newest = ask_newest()
 
     def refresh(self) -> CommitObject:
         self.newest = self._ask_newest()
         return self.newest
 
-    def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
+    def record(self, build: Callable[[CommitObject], Remark | None]) -> CommitObject | None:
         """Have the owner record what `build` says; the number and all else about the object are the owner's."""
-        said = build(self.refresh())
-        if said is None:
+        remark = build(self.refresh())
+        if remark is None:
             return None
-        if said.epoch != self.newest.epoch:
-            raise StorageError("only the owner of a line raises its epoch; it does when it begins")
-        self._say(Remark(said.op_id, said.recoveries, said.swept_before_us))
+        self._forward(remark)
         return self.refresh()
+
+    def raise_epoch(self, above: int, owner: str) -> None:
+        if self.refresh().epoch <= above:
+            raise StorageError("only the owner of a line raises its epoch; it does when it begins")
 
 
 class Reconciler:
     """Heals one branch in the background, on behalf of the owner of its line."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        schema: Schema,
-        commit_log: CommitLog,
-        manifest: Manifest,
-        mouth: Mouth,
-        *,
-        grace_s: float,
-    ) -> None:
-        self._store, self._schema, self._log, self._manifest, self._mouth = store, schema, commit_log, manifest, mouth
-        self._sidecars = Sidecars(store)
-        self._finaliser = Finaliser(store, commit_log, manifest, self._sidecars)
-        lineage = Lineage(commit_log, manifest, mouth.refresh)
-        self._owner = mouth.newest.owner
-        self._recoverer = Recoverer(store, self._sidecars, lineage, self._finaliser, owner=self._owner, grace_s=grace_s)
+    def __init__(self, branch: OpenBranch, end: OwnersEnd, *, grace_s: float) -> None:
+        self._branch, self._end = branch, end
+        self._finaliser = Finaliser(branch)
+        self._owner = end.newest.owner
+        self._recoverer = Recoverer(branch, self._finaliser, owner=self._owner, grace_s=grace_s)
         self._ending = threading.Event()
         self._busy = threading.Lock()
         self.recovered = 0
+        self.trouble = ""  # what kept the last round of healing from its end
         self._swept_at = time.monotonic()
-        self._finaliser.notice(mouth.newest)
-        for operation_id in self._recoverer.landed(mouth.newest):  # a reconciler before this one was told of them
-            self._finaliser.notice(mouth.newest, operation_id)
+        self._finaliser.notice(end.newest)
+        for operation_id in self._recoverer.landed(end.newest):  # a reconciler before this one was told of them
+            self._finaliser.notice(end.newest, operation_id)
         self._thread = threading.Thread(target=self._work, name="omniray-reconcile", daemon=True)
         self._thread.start()
 
     def notice(self, landed: CommitObject, operation_id: str) -> Finalised:
         """An object has landed: Phase D of it begins. Says how far that of those before it is."""
-        self._log.keep(landed)
+        self._branch.log.keep(landed)
         self._finaliser.notice(landed, operation_id)
         return self.finalised()
 
@@ -102,23 +88,21 @@ class Reconciler:
 
     def flush(self) -> None:
         """Wait until Phase D of everything that has landed is through."""
-        self._finaliser.notice(self._mouth.refresh())
+        self._finaliser.notice(self._end.refresh())
         self._finaliser.flush()
         self._finaliser.tidy()
 
     def recover(self) -> RecoveryReport:
         """Recover every operation whose owner is gone."""
         with self._busy:
-            report = self._recoverer.recover(self._mouth)
+            report = self._recoverer.recover(self._end)
         self.recovered += len(report.rolled_forward) + len(report.rolled_back)
         return report
 
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to."""
         with self._busy:
-            sweeper = Sweeper(
-                self._store, self._log, self._mouth, self._manifest, self._finaliser, self._schema, self._owner
-            )
+            sweeper = Sweeper(self._branch, self._end, self._finaliser, self._owner)
             return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def close(self) -> None:
@@ -127,7 +111,7 @@ class Reconciler:
         try:
             self._finaliser.close()
         finally:
-            self._store.close()
+            self._branch.store.close()
 
     def _work(self) -> None:
         first = True
@@ -138,5 +122,10 @@ class Reconciler:
                 if time.monotonic() - self._swept_at > SWEEP_EVERY_S:
                     self._swept_at = time.monotonic()
                     self.sweep()
+                self.trouble = ""
             except OmnirayError as error:
+                self.trouble = f"{error.kind}: {error}"
                 log.warning("event=reconcile_failed error=%s", error)
+            except Exception as error:  # a bug must not end the healing; `status` tells of it
+                self.trouble = f"a bug in omniray: {error!r}"
+                log.exception("event=reconcile_failed")

@@ -12,16 +12,11 @@ from typing import Any
 
 from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
 from omniray.coordinator.actors.cluster import Place, Storage, find, ray
-from omniray.coordinator.actors.reconciler import Finalised, Mouth, Reconciler
-from omniray.coordinator.actors.steps import Remark
+from omniray.coordinator.actors.reconciler import Finalised, OwnersEnd, Reconciler
 from omniray.engine.base.errors import OmnirayError, StorageError
-from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.commit_object import CommitObject, Remark
 from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
-from omniray.engine.store.open_store import open_store
 
 log = logging.getLogger("omniray")
 
@@ -45,9 +40,9 @@ class ReconcilerActor:
     def recover(self) -> RecoveryReport:
         return self._behind(self._ask_newest()).recover()
 
-    def report(self) -> tuple[Finalised, int]:
-        """How far Phase D is, and how many operations were recovered."""
-        return self._reconciler.finalised(), self._reconciler.recovered
+    def report(self) -> tuple[Finalised, int, str]:
+        """How far Phase D is, how many operations were recovered, and what keeps it from healing, if anything does."""
+        return self._reconciler.finalised(), self._reconciler.recovered, self._reconciler.trouble
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
         return self._behind(self._ask_newest()).sweep(older_than_s=older_than_s, dry_run=dry_run)
@@ -56,12 +51,8 @@ class ReconcilerActor:
         self._reconciler.close()
 
     def _begin(self) -> tuple[Reconciler, str]:
-        store = open_store(self._storage.uri, self._storage.options, self._storage.durability)
-        commit_log = CommitLog(store, MAIN_BRANCH)
-        schema, _, _ = read_schema(store, commit_log)
-        mouth = Mouth(self._ask_newest, self._say)
-        owner = mouth.newest.owner
-        return Reconciler(store, schema, commit_log, Manifest(store, MAIN), mouth, grace_s=GRACE_S), owner
+        end = OwnersEnd(self._ask_newest, self._forward)
+        return Reconciler(self._storage.opened(), end, grace_s=GRACE_S), end.newest.owner
 
     def _behind(self, newest: CommitObject) -> Reconciler:
         """The reconciler that works for the owner of this object: another life of the publisher needs another one."""
@@ -76,7 +67,7 @@ class ReconcilerActor:
         newest: CommitObject = self._ask(lambda publisher: publisher.newest.options(concurrency_group="admin").remote())
         return newest
 
-    def _say(self, remark: Remark) -> None:
+    def _forward(self, remark: Remark) -> None:
         self._ask(lambda publisher: publisher.remark.options(concurrency_group="admin").remote(remark))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
@@ -101,6 +92,7 @@ class RemoteReconciler:
         self._untold: SimpleQueue[tuple[CommitObject, str]] = SimpleQueue()
         self._actor: Any = None
         self.recovered = 0
+        self.trouble = ""
         threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True).start()
 
     def notice(self, landed: CommitObject, operation_id: str) -> None:
@@ -111,7 +103,7 @@ class RemoteReconciler:
         if self._actor is None:
             return
         with contextlib.suppress(ray().exceptions.RayError):
-            finalised, self.recovered = await self._actor.report.remote()
+            finalised, self.recovered, self.trouble = await self._actor.report.remote()
             self._on_finalised(finalised)
 
     def close(self) -> None:

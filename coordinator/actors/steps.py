@@ -8,7 +8,6 @@ Phase C   one put-if-absent of the commit object
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -17,49 +16,24 @@ from typing import Protocol
 
 from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
-from omniray.coordinator.actors.table_queues import Base, Cold, StagedPin, TableStage, Taken
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
-from omniray.engine.base.errors import (
-    Fenced,
-    OmnirayError,
-    PayloadMismatch,
-    StorageError,
-    TableDrift,
-)
-from omniray.engine.base.failpoints import Point, reach
-from omniray.engine.base.process import this_process
+from omniray.engine.base.errors import Fenced, OmnirayError, PayloadMismatch, StorageError, TableDrift
+from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
 from omniray.engine.commit.first_outcome import first_outcome
-from omniray.engine.commit.staging import announce
-from omniray.engine.history.lineage import Lineage
-from omniray.engine.judge.resolution import Resolution, refuse_swept
-from omniray.engine.line.commit_object import Commit as LineCommit
-from omniray.engine.line.commit_object import CommitObject, Fate, Recovery, follow
+from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.judge.resolution import refuse_swept
+from omniray.engine.line.commit_object import CommitObject, Fate, Remark
 from omniray.engine.line.line_end import Tip
-from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars
-from omniray.engine.schema.types import Schema
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.final_names import DRIFT_ADVICE
+from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
 
 
-class Queues(Reader, Protocol):
+class Queues(Reader, Stager, Protocol):
     """The owners of the write queues, wherever they are."""
-
-    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]: ...
-
-    def drop(self, table_keys: Sequence[str]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """Something to be recorded in the line that changes no table; only the publisher may put it there."""
-
-    remark_id: str
-    recoveries: tuple[Recovery, ...] = ()
-    swept_before_us: int = 0
 
 
 @dataclass(slots=True)
@@ -71,10 +45,7 @@ class Round:
     base: CommitObject
     began: float
     judged: JudgedRound = field(default_factory=JudgedRound)
-    sidecar: Sidecar | None = None
-    staged: dict[str, StagedPin] = field(default_factory=dict)
-    ours: CommitObject | None = None
-    is_void: bool = False
+    attempt: Attempt | None = None
 
     @property
     def requests(self) -> list[Request]:
@@ -84,32 +55,29 @@ class Round:
     def remarks(self) -> list[Remark]:
         return [one for one in self.asked if isinstance(one, Remark)]
 
+    @property
+    def ours(self) -> CommitObject | None:
+        return None if self.attempt is None else self.attempt.ours
+
 
 class RoundSteps:
-    """The steps of a publisher's rounds. `lock` guards what a step and the publisher both look at."""
+    """The steps of a publisher's rounds."""
 
     def __init__(
         self,
-        store: ObjectStore,
+        branch: OpenBranch,
         tip: Tip,
-        lineage: Lineage,
-        sidecars: Sidecars,
-        schema: Schema,
         queues: Queues,
-        on_landed: Callable[[CommitObject, str], None],
         pool: Executor,
-        lock: threading.RLock,
         gauges: Gauges,
+        on_landed: Callable[[CommitObject, str], None],
         *,
-        branch: str,
         owner: str,
     ) -> None:
-        self._store, self._tip, self._lineage, self._sidecars = store, tip, lineage, sidecars
-        self._schema, self._queues, self._on_landed = schema, queues, on_landed
-        self._pool, self._lock, self._gauges = pool, lock, gauges
-        self._branch, self._owner = branch, owner
-        self._process = this_process()
-        self.committed = set(lineage.commit_ids(tip.newest))
+        self._branch, self._tip, self._lineage, self._schema = branch, tip, branch.lineage, branch.schema
+        self._queues, self._gauges, self._on_landed, self._owner = queues, gauges, on_landed, owner
+        self._attempts = Attempts(branch, queues, pool)
+        self.committed = set(branch.lineage.commit_ids(tip.newest))
         self.drifted: dict[str, TableDrift] = {}
         self.finalised_through = 0
 
@@ -162,45 +130,31 @@ class RoundSteps:
     def stage(self, work: Round) -> Event:
         """Phases A and B: the sidecar beside the tables."""
         began = time.perf_counter()
-        writes = work.judged.writes
         if refused := self._refused(work):
             return refused
-        intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in work.judged.accepted]
-        kind = "Load" if all(r.header.kind == "Load" for r, _ in work.judged.accepted) else "Mutation"
-        work.sidecar = announce(work.base, self._branch, self._process, kind, intents, self._schema, writes)
-        announced = self._pool.submit(self._announce, work.sidecar) if writes else None
-        stages = [TableStage(table, writes[table.table_key]) for table in work.sidecar.tables]
-        outcomes: list[StagedPin | Taken | OmnirayError] = []
-        try:
-            outcomes = self._queues.stage(self._base(work.base), stages) if stages else []
-        finally:  # a sidecar that is put after the round was cleared away would be nobody's
-            unannounced = announced.exception() if announced is not None else None
-            with self._lock:
-                staged = zip(stages, outcomes, strict=False)
-                work.staged = {s.announced.table_key: pin for s, pin in staged if isinstance(pin, StagedPin)}
-                is_void = work.is_void
-            if is_void:  # given up meanwhile: nobody else knows what has been staged since
-                self._delete(self._made_for(work))
-        if is_void:
+        accepted = work.judged.accepted
+        intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in accepted]
+        kind = "Load" if all(r.header.kind == "Load" for r, _ in accepted) else "Mutation"
+        work.attempt = attempt = self._attempts.announce(work.base, kind, intents, work.judged.writes)
+        failures = self._attempts.stage(attempt, self._base(work.base))
+        if attempt.is_void:
             return Overtaken(work.number)
-        if unannounced is not None:
-            raise unannounced
-        if failures := [outcome for outcome in outcomes if not isinstance(outcome, StagedPin)]:
+        if failures:
             return self._staging_failed(work, failures)
-        work.ours = self._object(work)
+        commits = tuple(
+            commit_of(request.header, work.base, resolution.tables, resolution.affected, resolution.rejected)
+            for request, resolution in accepted
+        )
+        through = self.finalised_through
+        self._attempts.follow(attempt, commits, finalised_through=through, remarks=work.remarks)
         self._gauges.staged(time.perf_counter() - began)
         return Staged(work.number)
 
-    def _announce(self, sidecar: Sidecar) -> None:
-        reach(Point.A_BEFORE_SIDECAR)
-        self._sidecars.put(sidecar)
-        reach(Point.A_AFTER_SIDECAR)
-
     def _refused(self, work: Round) -> Failed | None:
         """Writes that may not be staged: on tables that drifted, or with files that a sweep may have taken."""
-        drifted = self.drifted.keys() & work.judged.writes.keys()
-        if drifted:
-            return Failed(work.number, self.drifted[min(drifted)], _touching(work, drifted))
+        drifted_keys = self.drifted.keys() & work.judged.writes.keys()
+        if drifted_keys:
+            return Failed(work.number, self.drifted[min(drifted_keys)], _touching(work, drifted_keys))
         try:
             refuse_swept(work.judged.writes, work.base)
         except StorageError as error:
@@ -214,53 +168,35 @@ class RoundSteps:
         if taken and (newest := self._tip.another().refresh()).owner != self._owner:
             return Ended(_fenced(newest))
         if taken:
-            error: OmnirayError = TableDrift(
-                f"{taken[0].table_key} was changed by something other than omniray: its next version should be "
-                f"{taken[0].expected} and that is taken; {DRIFT_ADVICE}",
-                table_key=taken[0].table_key, expected=taken[0].expected,
-            )  # fmt: skip
+            error = drifted(taken[0].table_key, taken[0].expected)
             return Failed(work.number, error, _touching(work, {one.table_key for one in taken}))
         errors = [failure for failure in failures if isinstance(failure, OmnirayError)]
         if all(isinstance(error, Cold) for error in errors):
             return Overtaken(work.number)
         return Failed(work.number, errors[0])
 
-    def _object(self, work: Round) -> CommitObject:
-        at_us = max(time.time_ns() // 1000, work.base.head_at_us)
-        assert work.sidecar is not None, "an object is made of what was staged"
-        ours = follow(
-            work.base,
-            op_id=work.sidecar.operation_id,
-            changed={key: staged.pin for key, staged in work.staged.items()},
-            commits=tuple(_line_commit(request, resolution, at_us) for request, resolution in work.judged.accepted),
-            recoveries=tuple(recovery for remark in work.remarks for recovery in remark.recoveries),
-            finalised_through=self.finalised_through,
-        )
-        swept = max((remark.swept_before_us for remark in work.remarks), default=0)
-        return replace(ours, swept_before_us=max(ours.swept_before_us, swept))
-
     # Committing
 
     def commit(self, work: Round) -> Event:
         """Phase C."""
-        assert work.ours is not None, "only a staged round is committed"
+        attempt = work.attempt
+        assert attempt is not None, "only a staged round is committed"
         began = time.perf_counter()
-        reach(Point.C_BEFORE_PUT)
-        fate = self._tip.put(work.ours)
-        reach(Point.C_AFTER_PUT)
+        fate = self._attempts.put(attempt, self._tip)
         if fate is Fate.FENCED:
             return Ended(_fenced(self._tip.refresh()))
         if fate is not Fate.LANDED:
             self._tip.refresh()
             return Overtaken(work.number)
-        self.committed.update(commit.commit_id for commit in work.ours.commits)
-        self._on_landed(work.ours, work.ours.op_id)
+        ours = self._tip.newest
+        self.committed.update(commit.commit_id for commit in ours.commits)
+        self._on_landed(ours, ours.op_id)
         put_s, round_s = time.perf_counter() - began, time.perf_counter() - work.began
-        self._gauges.landed(len(work.ours.commits), put_s, round_s)
+        self._gauges.landed(len(ours.commits), put_s, round_s)
         log.info(
             "event=round branch=%s op=%s epoch=%d seq=%d commits=%d refused=%d tables=%d ms=%.1f",
-            self._branch, work.ours.op_id, work.ours.epoch, work.ours.seq, len(work.ours.commits),
-            len(work.judged.answers), len(work.staged), round_s * 1e3,
+            self._branch.branch, ours.op_id, ours.epoch, ours.seq, len(ours.commits),
+            len(work.judged.answers), len(attempt.staged), round_s * 1e3,
         )  # fmt: skip
         return Landed(work.number)
 
@@ -274,37 +210,8 @@ class RoundSteps:
 
     def discard(self, work: Round) -> None:
         """A round came to nothing: its handles show rows that never happened."""
-        work.is_void = True
-        self._queues.drop(list(work.judged.writes))
-        self._pool.submit(self._delete, self._made_for(work))
-
-    def _made_for(self, work: Round) -> list[str]:
-        """The files that a round has made for itself alone."""
-        files = [file for staged in work.staged.values() for file in staged.files]
-        return files if work.sidecar is None else [*files, self._sidecars.path(work.sidecar.operation_id)]
-
-    def _delete(self, files: list[str]) -> None:
-        """What can't be deleted now is the next recovery's."""
-        try:
-            self._store.delete_all(files)
-        except StorageError as error:
-            log.warning("event=discard_failed error=%s", error)
-
-
-def _line_commit(request: Request, resolution: Resolution, at_us: int) -> LineCommit:
-    header = request.header
-    return LineCommit(
-        commit_id=header.commit_id,
-        kind=header.kind,
-        actor=header.author.actor,
-        tenant=header.author.tenant,
-        at_us=at_us,
-        tables=tuple(sorted(resolution.tables)),
-        payload_hash=header.payload_hash,
-        nodes=resolution.affected.nodes,
-        edges=resolution.affected.edges,
-        rejected=resolution.rejected,
-    )
+        if work.attempt is not None:
+            self._attempts.give_up(work.attempt)
 
 
 def _touching(work: Round, tables: set[str]) -> frozenset[str]:

@@ -236,14 +236,15 @@ def schema_show(uri: Uri, storage_option: StorageOptions = None, as_json: AsJson
         if not as_json:
             out.raw([graph.schema_text.rstrip("\n").encode() + b"\n"])
             return
-        state = graph.schema_state
+        from omniray.engine.line.commit_object import FORMAT
+
         facts = {
             "schema": graph.schema_text,
             "tables": [type.table_key for type in graph.schema],
-            "graph_id": state.graph_id,
-            "schema_version": state.schema_version,
-            "schema_hash": state.schema_hash,
-            "format": state.format,
+            "graph_id": graph.graph_id,
+            "schema_version": graph.schema_version,
+            "schema_hash": graph.schema_hash,
+            "format": FORMAT,
         }
         out.line("", facts)
 

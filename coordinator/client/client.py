@@ -38,11 +38,13 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
-from omniray.engine.graph import Graph
 from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.resolution import Affected, Outcome, Resolution, WriteResult
 from omniray.engine.line.commit_object import Recovery
+from omniray.engine.load_stager import LoadStager
+from omniray.engine.reader import GraphReader
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.rows.source_files import find_file
@@ -106,11 +108,13 @@ class Client:
     ) -> None:
         self._arguments = (uri, actor, tenant, storage_options, address, timeout_s)
         self._author, self._timeout_s = Author(actor, tenant), timeout_s
-        self._graph = Graph(open_store(uri, storage_options), read_only=True)
+        self._store = open_store(uri, storage_options)
+        branch = open_branch(self._store)
+        self._graph, self._stager = GraphReader(branch), LoadStager(branch)
         try:
             self._service: Service = serve(self._graph, uri, storage_options, address)
         except BaseException:
-            self._graph.close()
+            self._store.close()
             raise
         self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
         self._closed = False
@@ -170,7 +174,7 @@ class Client:
         if txn_id is None and (files := _large_files(source)):
             intent = self._staged_by_workers(files, options, author, expected_versions or {}, type, format)
         else:
-            intent = self._graph.prepare_load(
+            intent = self._stager.prepare_load(
                 source, options, author, expected_versions or {},
                 type=type, format=format, progress=progress, txn_id=txn_id,
             )  # fmt: skip
@@ -188,14 +192,14 @@ class Client:
     ) -> LoadIntent:
         """A load whose parts are made elsewhere, as `Graph.begin_load`."""
         self._refuse_closed()
-        return self._graph.begin_load(
+        return self._stager.begin_load(
             options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
         )
 
     def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
         """Have a load that has all its parts committed."""
         with intent:
-            request = intent.request(self._graph.schema_state.schema_hash)
+            request = intent.request(self._graph.schema_hash)
             answered = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
             intent.judged(answered.answer.unfit)
             return intent.finished(answered.answer.result, sent_again=answered.in_doubt)
@@ -222,7 +226,7 @@ class Client:
         )  # fmt: skip
         header = Header(
             checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,
-            self._graph.schema_state.schema_hash,
+            self._graph.schema_hash,
         )  # fmt: skip
         return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
 
@@ -282,7 +286,7 @@ class Client:
             resolution, judged_on = self._judged(intent)
             header = Header(
                 intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
-                self._graph.schema_state.schema_hash,
+                self._graph.schema_hash,
             )  # fmt: skip
             with contextlib.suppress(Moved):
                 return self._send(PreparedRequest(header, resolution, judged_on), timeout_s)
@@ -294,7 +298,7 @@ class Client:
     def _judged(self, intent: LoadIntent) -> tuple[Resolution, Mapping[str, int]]:
         """Judge a load here. One that was committed before may be refused for its own rows: it is sent without them."""
         try:
-            return self._graph.judge(intent)
+            return self._stager.judge(intent)
         except (Conflict, InputError):
             with contextlib.suppress(OutcomeUnknown):
                 self._graph.outcome(intent.commit_id)
@@ -398,7 +402,7 @@ class Client:
         try:
             self._service.close(self._timeout_s)
         finally:
-            self._graph.close()
+            self._store.close()
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -12,11 +12,11 @@ from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.cluster import Place, Storage, ray
 from omniray.coordinator.door.wire import packed, unpacked
 from omniray.engine.base.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
-from omniray.engine.graph import Graph
-from omniray.engine.line.commit_log import MAIN_BRANCH
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead
+from omniray.engine.reader import GraphReader
 from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.store.object_store import Durability
 from omniray.engine.writes.write_requests import Request
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from omniray.coordinator.rounds.conflicts import WriteAnswer
 
 START_TIMEOUT_S = 120.0
+PROCESS = Durability.PROCESS.value
 LOOK_EVERY_S = 0.2
 QUEUE_OWNERS_MAX = 8
 WAIT_S_MAX = 24 * 60 * 60.0
@@ -73,7 +74,7 @@ class Service:
         report: RecoveryReport = self._of_reconciler("recover", timeout_s)
         return report
 
-    def found_again(self, graph: Graph, timeout_s: float) -> Service:
+    def found_again(self, graph: GraphReader, timeout_s: float) -> Service:
         """The service after its publisher has died or lost the line; raises `LineOwned` if there is none here any more.
 
         Raises `Unreachable` if it does not answer in time, and what the store says if the line can't be read.
@@ -85,7 +86,10 @@ class Service:
             raise LineOwned(
                 f"the coordinator at {self.address} was taken down: connect again, which starts one", owner=owner
             )
-        found = serve(graph, self.storage.uri, self.storage.options, self.address, timeout_s=timeout_s)
+        found = serve(
+            graph, self.storage.uri, self.storage.options, self.address,
+            durability=self.storage.durability, timeout_s=timeout_s,
+        )  # fmt: skip
         return replace(found, started_ray=self.started_ray)
 
     def down(self, timeout_s: float) -> None:
@@ -116,12 +120,13 @@ class Service:
 
 
 def serve(
-    graph: Graph,
+    graph: GraphReader,
     uri: str,
     storage_options: Mapping[str, str] | None,
     address: str | None,
     *,
     take_over: bool = False,
+    durability: str = PROCESS,
     timeout_s: float = START_TIMEOUT_S,
 ) -> Service:
     """The coordinator of a graph: the one that serves it, or a new one on the cluster at `address` or of this machine.
@@ -138,12 +143,12 @@ def serve(
             "'omniray down', or take over with 'omniray up --take-over' if it is gone for good",
             address=serving_at,
         )
-    place, storage = _place(graph), _storage(uri, storage_options)
+    place, storage = _place(graph), _storage(graph, uri, storage_options, durability)
     publisher = _begin(place, storage, here, owner if take_over else "", timeout_s)
     return Service(publisher, place, storage, here, started_ray)
 
 
-def find(graph: Graph, uri: str, storage_options: Mapping[str, str] | None) -> Service | None:
+def find(graph: GraphReader, uri: str, storage_options: Mapping[str, str] | None) -> Service | None:
     """The coordinator that serves a graph, None where there is none; nothing is started.
 
     One that owns the line and is not to be found is `Unreachable`, unless it is known to be dead.
@@ -160,7 +165,7 @@ def find(graph: Graph, uri: str, storage_options: Mapping[str, str] | None) -> S
     publisher = cluster.find(_place(graph).publisher)
     if publisher is None:
         raise _gone(address, "has ended without handing the branch back")
-    return Service(publisher, _place(graph), _storage(uri, storage_options), address, started_ray=False)
+    return Service(publisher, _place(graph), _storage(graph, uri, storage_options), address, started_ray=False)
 
 
 def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
@@ -192,12 +197,14 @@ def _serving_at(owner: str) -> str | None:
     return None if owner == EMBEDDED or is_owner_known_dead(owner) else Incarnation.parse(owner).address
 
 
-def _place(graph: Graph) -> Place:
-    return Place(graph.graph_id, str(MAIN_BRANCH))
+def _place(graph: GraphReader) -> Place:
+    return Place(graph.line)
 
 
-def _storage(uri: str, options: Mapping[str, str] | None) -> Storage:
-    return Storage(absolute(uri), None if options is None else dict(options))
+def _storage(graph: GraphReader, uri: str, options: Mapping[str, str] | None, durability: str = PROCESS) -> Storage:
+    return Storage(
+        absolute(uri), None if options is None else dict(options), graph.graph_id, graph.line, durability=durability
+    )
 
 
 def _gone(address: str, what: str) -> Unreachable:

@@ -37,7 +37,6 @@ from omniray.coordinator.actors.cluster import Place, ray
 from omniray.coordinator.demo.narrator import Narrator
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Point
-from omniray.engine.line.commit_log import MAIN_BRANCH
 from omniray.engine.line.owner import Incarnation
 
 SCHEMA = """\
@@ -163,7 +162,7 @@ def _pid(actor: object) -> int:
 
 
 def _place(client: omniray.Client) -> Place:
-    return Place(client.graph_id, str(MAIN_BRANCH))
+    return Place(client.graph_id)  # main's line has the graph's id
 
 
 # Telling

@@ -1,35 +1,41 @@
 """Every error that omniray raises, in one tree.
 
-    OmnirayError                      kind, retry, facts
-    ├── InputError                    the caller's data, text or arguments are wrong     exit 3
+                                                                                            exit  HTTP
+    OmnirayError                      kind, retry, facts                                      1   500
+    ├── InputError                    the caller's data, text or arguments are wrong          3   400
     │   ├── ParseError                a schema or query text: line, column, expected
-    │   ├── SchemaError               a schema that parses but makes no sense
-    │   ├── QueryError                a query that parses but does not fit the schema
-    │   ├── RecordError               a record that can't be read or does not fit its type
-    │   ├── ConstraintViolation       a record that breaks @unique, @card, an endpoint …
-    │   ├── GraphExists               init where something is already
-    │   ├── NotFound                  no such graph, branch, commit, type
-    │   └── SchemaMismatch            a client that knows another schema than the graph has
-    ├── Conflict                      the state of the graph stands against the write    exit 4
+    │   ├── SchemaError               a schema that parses but makes no sense                     422
+    │   ├── QueryError                a query that parses but does not fit the schema             422
+    │   ├── RecordError               a record that can't be read or does not fit its type        422
+    │   ├── ConstraintViolation       a record that breaks @unique, @card, an endpoint …          422
+    │   ├── GraphExists               a graph is created where something is already               409
+    │   └── NotFound                  no such graph, branch, commit, type                         404
+    │       ├── GraphGone             the graph was deleted, or created anew at the same place
+    │       ├── BranchGone            the branch was deleted, or created anew under its name
+    │       └── Expired               what was asked for has been cleaned up                      410
+    ├── Conflict                      the state of the graph stands against the write         4   409
     │   ├── KeyConflict               an appended key exists already
     │   ├── ExpectedVersionMismatch   a strict write's table has moved
     │   ├── PayloadMismatch           a transaction id that was committed with other data
-    │   ├── Withdrawn                 it was told as not committed while it was under way
+    │   ├── SchemaChanged             the write was made for another schema than the graph has
+    │   ├── BranchExists              there is a branch of that name
+    │   ├── MergeConflicts            two branches changed the same things differently
+    │   ├── Withdrawn                 outcome() reported the write as not committed
     │   ├── LineOwned                 a coordinator owns the branch: write through it
     │   └── Moved                     a prepared load must be judged again
-    ├── StorageError                  the store failed or refused                        exit 5
-    │   ├── FormatMismatch            written by an older or newer omniray
+    ├── StorageError                  the store failed or refused                             5   503
+    │   ├── FormatMismatch            written by an older or newer omniray                        500
     │   ├── OutcomeUnknown            the write may or may not have landed: ask again
     │   ├── Fenced                    a successor owns the line: this owner's life ends
-    │   ├── Overloaded                too much at once: try again after a while
+    │   ├── Overloaded                too much at once: try again after a while                   429
     │   └── Unreachable               no coordinator answers
-    └── RecoveryRequired              needs a heal or a repair first                     exit 6
-        ├── NotFinalised              a pinned version has no final name yet
+    └── RecoveryRequired              needs a heal or a repair first                          6   503
         ├── TableDrift                somebody else wrote to a table's path
-        └── InvariantViolation        a pinned version is nowhere to be found
+        └── InvariantViolation        a pinned version is nowhere to be found                     500
 
-A handler decides by class, `kind` and `retry`, never by the text. `retry` says what a second try may do: `safe`
-(just try again), `after_refresh` (read again, then decide), `never`, or `unknown` (ask what became of the first).
+An error without figures has those of its parent. A handler decides by class, `kind` and `retry`, never by the text.
+`retry` says what a second try may do: `safe` (just try again), `after_refresh` (read again, then decide), `never`, or
+`unknown` (ask what became of the first).
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ class OmnirayError(Exception):
     kind: ClassVar[str] = "error"
     retry: ClassVar[Retry] = "never"
     exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -74,6 +81,7 @@ class InputError(OmnirayError):
 
     kind = "bad_input"
     exit_code = 3
+    http_status = 400
 
 
 class ParseError(InputError):
@@ -100,42 +108,61 @@ class SchemaError(InputError):
     """A schema that parses but makes no sense: an unknown type, a name used twice, a constraint on nothing."""
 
     kind = "schema"
+    http_status = 422
 
 
 class QueryError(InputError):
     """A query that parses but does not fit the schema or its parameters."""
 
     kind = "query"
+    http_status = 422
 
 
 class RecordError(InputError):
     """A record that can't be read, or whose values do not fit its type."""
 
     kind = "record"
+    http_status = 422
 
 
 class ConstraintViolation(InputError):
     """A record that fits its type but breaks a rule over several records."""
 
     kind = "constraint"
+    http_status = 422
 
 
 class GraphExists(InputError):
     """There is a graph, or something else, where a graph was to be created."""
 
     kind = "exists"
+    http_status = 409
 
 
 class NotFound(InputError):
     """No such graph, branch, commit or type."""
 
     kind = "not_found"
+    http_status = 404
 
 
-class SchemaMismatch(InputError):
-    """A client made its write for another schema than the graph has; nothing was written."""
+class GraphGone(NotFound):
+    """The graph that this handle was opened for was deleted, or another one was created in its place."""
 
-    kind = "schema_mismatch"
+    kind = "graph_gone"
+
+
+class BranchGone(NotFound):
+    """The branch that this handle was opened for was deleted; a later one of the same name is another branch."""
+
+    kind = "branch_gone"
+
+
+class Expired(NotFound):
+    """What was asked for was there once, and has been cleaned up."""
+
+    kind = "expired"
+    http_status = 410
 
 
 class Conflict(OmnirayError):
@@ -144,6 +171,7 @@ class Conflict(OmnirayError):
     kind = "conflict"
     retry: ClassVar[Retry] = "after_refresh"
     exit_code = 4
+    http_status = 409
 
 
 class KeyConflict(Conflict):
@@ -179,6 +207,26 @@ class PayloadMismatch(Conflict):
     retry = "never"
 
 
+class SchemaChanged(Conflict):
+    """A write was made for another schema than the graph has; nothing was written."""
+
+    kind = "schema_changed"
+
+
+class BranchExists(Conflict):
+    """There is a branch of that name."""
+
+    kind = "branch_exists"
+    retry = "never"
+
+
+class MergeConflicts(Conflict):
+    """Two branches changed the same things differently; nothing was merged."""
+
+    kind = "merge_conflicts"
+    retry = "never"
+
+
 class Withdrawn(Conflict):
     """Somebody asked for the outcome of a write while it was under way, and was told that it is not committed."""
 
@@ -205,6 +253,7 @@ class StorageError(OmnirayError):
     kind = "storage"
     retry: ClassVar[Retry] = "safe"
     exit_code = 5
+    http_status = 503
 
 
 class FormatMismatch(StorageError):
@@ -212,6 +261,7 @@ class FormatMismatch(StorageError):
 
     kind = "format"
     retry = "never"
+    http_status = 500
 
 
 class OutcomeUnknown(StorageError):
@@ -232,6 +282,7 @@ class Overloaded(StorageError):
     """A coordinator has more under way than it takes, and has not taken this write: `retry_after_s` says when to."""
 
     kind = "overloaded"
+    http_status = 429
 
 
 class Unreachable(StorageError):
@@ -245,13 +296,7 @@ class RecoveryRequired(OmnirayError):
 
     kind = "recovery_required"
     exit_code = 6
-
-
-class NotFinalised(RecoveryRequired):
-    """A pinned version has no final name yet, and this process may not give it one."""
-
-    kind = "not_finalised"
-    retry = "safe"
+    http_status = 503
 
 
 class TableDrift(RecoveryRequired):
@@ -264,3 +309,4 @@ class InvariantViolation(RecoveryRequired):
     """A version that the graph pins is nowhere to be found; everything is kept as it is."""
 
     kind = "invariant_violation"
+    http_status = 500

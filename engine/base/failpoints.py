@@ -25,12 +25,8 @@ _RULE = re.compile(r"\s*(?P<point>[a-z_.]+)=(?P<action>kill|raise|delay\((?P<sec
 class Point(StrEnum):
     """Every point there is, in the order in which an operation passes them."""
 
-    INIT_BEFORE_SIDECAR = "init.before_sidecar"
-    INIT_AFTER_SIDECAR = "init.after_sidecar"
-    INIT_AFTER_TABLE = "init.after_table"
-    INIT_BEFORE_PUT = "init.before_put"
-    INIT_AFTER_PUT = "init.after_put"
-    INIT_AFTER_SCHEMA = "init.after_schema"
+    INIT_BEFORE_IDENTITY = "init.before_identity"
+    INIT_AFTER_IDENTITY = "init.after_identity"
 
     STAGE_AFTER_LEASE = "load.after_lease"
     STAGE_AFTER_ROWS = "load.after_rows"
@@ -61,7 +57,7 @@ class Point(StrEnum):
     RECOVERY_BEFORE_RAISE = "recovery.before_raise"
     RECOVERY_AFTER_RAISE = "recovery.after_raise"
     RECOVERY_BEFORE_APPLY = "recovery.before_apply"
-    RECOVERY_AFTER_STAGING_NAME = "recovery.after_staging_name"
+    RECOVERY_AFTER_VERSION = "recovery.after_version"
     RECOVERY_BEFORE_RECORD = "recovery.before_record"
     RECOVERY_AFTER_RECORD = "recovery.after_record"
     RECOVERY_BEFORE_SIDECAR = "recovery.before_sidecar"

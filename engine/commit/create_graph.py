@@ -1,104 +1,119 @@
-"""The birth of a graph: an operation in four phases like any other, whose object is the first of main's line.
+"""The creation of a graph: an operation in four phases like any other, whose object is the first of main's line.
 
-Everything it makes before its put has names that nobody else uses, so any number of creators may try at once: the one
-whose object 1 is there has created the graph, and the others clear away what they made. A creator that died before the
-put leaves nothing that stands in the way of the next one; one that died after it has created the graph.
+Everything it makes has names that nobody else uses: the graph's id is in those of its line. So any number of creators
+may try at once, and the one whose `__graph.json` is there has created the graph; the others clear away what they made.
+A creator that died before that put leaves nothing that stands in the way of the next one; one that died after it has
+created the graph.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from omniray.engine.base.errors import GraphExists, OmnirayError, StorageError
+from omniray.engine.base.errors import GraphExists, OmnirayError, OutcomeUnknown, StorageError
 from omniray.engine.base.failpoints import Point, reach
-from omniray.engine.base.process import this_process
+from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.attempt import Attempt, Attempts, SystemWrite, commit_of
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history.accepted_schema import BIRTH_SEQ
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, AcceptedSchema, Commit, CommitObject, Fate, Pin
-from omniray.engine.line.line_end import Tip
-from omniray.engine.line.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.schema.parser import parse_schema
-from omniray.engine.schema.printer import schema_hash
-from omniray.engine.schema.types import ElementType, Schema
+from omniray.engine.commit.staging import Base, TableStager
+from omniray.engine.commit.table_change import Create
+from omniray.engine.history.accepted_schema import FOLDER as SCHEMAS
+from omniray.engine.history.accepted_schema import accept, put_schema
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_log import FOLDER as COMMITS
+from omniray.engine.line.commit_object import Fate, before_first
+from omniray.engine.line.graph_identity import PATH, GraphIdentity, encode, look_up_identity
+from omniray.engine.line.sidecar import FOLDER as SIDECARS
+from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.store.object_store import PROBE, TEMPORARY, Answer, ObjectStore
-from omniray.engine.tables.storage import TableBirth, TableStorage
+from omniray.engine.tables.version_names import STAGED
 
 log = logging.getLogger("omniray")
 
 KIND = "Init"
-STAGING_THREADS = 8
+THREADS = 2
+UNCLEAR_TRIES_MAX = 8
 
 
-def give_birth(store: ObjectStore, schema_text: str, *, actor: str = "") -> None:
+def create_graph(store: ObjectStore, schema_text: str, *, actor: str = "") -> None:
     """Create a graph where nothing is. One that failed leaves nothing, or what does not stand in the way of another."""
-    schema = parse_schema(schema_text)
+    accepted = accept(schema_text, version=1)
     _refuse_occupied(store)
     _prove(store)
-    storage = TableStorage(store)
-    line, sidecars = CommitLog(store, MAIN_BRANCH), Sidecars(store)
-    births = {type: storage.birth_of(type) for type in schema}
-    first = _first_object(births, schema_text, schema_hash(schema), actor)
+    graph_id = new_ulid()
+    nothing_yet = before_first(graph_id, accepted.ref)
+    branch = OpenBranch.at(store, graph_id, BranchId(MAIN, graph_id), accepted, nothing_yet)
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-create") as pool:
+        stager = TableStager(branch)
+        try:
+            _create(branch, Attempts(branch, stager, pool, is_new=True), Author(actor))
+        finally:
+            stager.close()
+
+
+def _create(branch: OpenBranch, attempts: Attempts, author: Author) -> None:
+    write = SystemWrite(new_ulid(), KIND, author)
+    changes = {
+        type.table_key: Create(f"{write.commit_id}-{n}", type.first_path, branch.storage.empty(type, type.first_path))
+        for n, type in enumerate(branch.schema)
+    }
+    base = branch.tip.newest
+    attempt = attempts.announce(base, KIND, [SidecarIntent(write.commit_id, author.actor)], changes)
     try:
-        reach(Point.INIT_BEFORE_SIDECAR)
-        sidecars.put(_sidecar(first, schema))
-        reach(Point.INIT_AFTER_SIDECAR)
-        _stage(store, births.values())
-        reach(Point.INIT_BEFORE_PUT)
+        failures = attempts.stage(attempt, Base.on(base, base))
+        if failures:
+            raise failures[0] if isinstance(failures[0], OmnirayError) else StorageError(f"{failures[0]} is taken")
+        put_schema(branch.store, branch.accepted)
+        first = attempts.follow(attempt, (commit_of(write, base, changes),), finalised_through=0)
+        if attempts.put(attempt, branch.tip) is not Fate.LANDED:
+            raise StorageError(f"the line of a new graph at {branch.store.uri} is taken; try again")
+        reach(Point.INIT_BEFORE_IDENTITY)
     except BaseException:
-        _take_back(store, line, sidecars, first, births.values())
+        _take_back(branch, attempts, attempt)
         raise
-    try:
-        _put(store, line, first)
-    except GraphExists:  # and nothing else: whatever else goes wrong here, the put may land yet
-        _take_back(store, line, sidecars, first, births.values())
-        raise
-    _finish(store, line, sidecars, first)
+    if not _is_first(branch):
+        _take_back(branch, attempts, attempt)
+        uri = branch.store.uri
+        raise GraphExists(f"{uri} was created by somebody else meanwhile; open it instead", uri=uri)
+    reach(Point.INIT_AFTER_IDENTITY)
+    _finish(branch, first.op_id)
 
 
-def _first_object(
-    births: Mapping[ElementType, TableBirth], schema_text: str, accepted_hash: str, actor: str
-) -> CommitObject:
-    pins = {t.table_key: Pin(1, b.transaction, BIRTH_SEQ, rows=0, staging=b.staging) for t, b in births.items()}
-    commit = Commit(new_ulid(), KIND, actor, time.time_ns() // 1000, tuple(pins))
-    accepted = AcceptedSchema(new_ulid(), accepted_hash, 1, schema_text)
-    return CommitObject(
-        seq=BIRTH_SEQ,
-        prev_op_id="",
-        op_id=new_ulid(),
-        epoch=1,
-        owner=EMBEDDED,
-        pins=pins,
-        commits=(commit,),
-        head=commit.commit_id,
-        head_at_us=commit.at_us,
-        schema=accepted,
+def _is_first(branch: OpenBranch) -> bool:
+    """Put `__graph.json`: whether this creator has created the graph. Raises only while that is unclear."""
+    identity = encode(GraphIdentity(branch.graph_id))
+    for _ in range(UNCLEAR_TRIES_MAX):
+        if branch.store.put_if_absent(PATH, identity) is Answer.CREATED:
+            return True
+        with contextlib.suppress(StorageError):
+            if (found := look_up_identity(branch.store)) is not None:  # a refusal may be our own success come back
+                return found.graph_id == branch.graph_id
+    raise OutcomeUnknown(
+        f"no clear answer to putting {branch.store.uri}/{PATH}: the graph may have been created; open it, or create it "
+        "again",
+        txn_id=branch.graph_id,
     )
 
 
 def _refuse_occupied(store: ObjectStore) -> None:
     """Refuse a place where something is, except for what a creator left that died before its put."""
-    if CommitLog(store, MAIN_BRANCH).newest() is not None:
+    if store.get(PATH) is not None:
         raise GraphExists(f"there is a graph at {store.uri} already; open it, or choose another place", uri=store.uri)
     if any(not _is_remains(file.path) for file in store.files("")):
         raise GraphExists(f"{store.uri} is not empty: a graph needs a place of its own; choose another", uri=store.uri)
 
 
 def _is_remains(path: str) -> bool:
-    """Whether a file is of a birth that never came to its put: a sidecar, a probe, or a staged version 1."""
+    """Whether a file is of a creation that never came to its end: a sidecar, a line, a schema, a staged version 1."""
     folder, _, name = path.rpartition("/")
     top, *below = folder.split("/")
-    if top in (FOLDER, PROBE) or name.startswith(TEMPORARY):
+    if top in (SIDECARS, COMMITS, SCHEMAS, PROBE) or name.startswith(TEMPORARY):
         return True
-    if top not in ("nodes", "edges") or len(below) != 2:
-        return False
-    return below[1] == "_transactions" or (below[1] == "_versions" and ".manifest-" in name)
+    return top in ("nodes", "edges") and len(below) > 1 and below[1] in ("_transactions", STAGED)
 
 
 def _prove(store: ObjectStore) -> None:
@@ -118,49 +133,23 @@ def _prove(store: ObjectStore) -> None:
         raise StorageError(f"{store.uri} does not list names in order; a graph can't live on it")
 
 
-def _sidecar(first: CommitObject, schema: Schema) -> Sidecar:
-    (commit,) = first.commits
-    intents = (SidecarIntent(commit.commit_id, commit.actor),)
-    tables = (SidecarTable(t.table_key, t.path, 0, first.pins[t.table_key].transaction) for t in schema)
-    return Sidecar.on(first, first.op_id, KIND, str(MAIN_BRANCH), this_process(), intents, tables)
+def _take_back(branch: OpenBranch, attempts: Attempts, attempt: Attempt) -> None:
+    """Delete what a creation that is known to have failed has made: names that nobody else uses.
 
-
-def _stage(store: ObjectStore, births: Iterable[TableBirth]) -> None:
-    """Put the files of every table's version 1, tables in parallel."""
-
-    def put(birth: TableBirth) -> None:
-        for path, data in birth.files.items():
-            store.put(path, data)
-        reach(Point.INIT_AFTER_TABLE)
-
-    with ThreadPoolExecutor(STAGING_THREADS, thread_name_prefix="omniray-birth") as pool:
-        for done in [pool.submit(put, birth) for birth in births]:
-            done.result()
-
-
-def _put(store: ObjectStore, line: CommitLog, first: CommitObject) -> None:
-    fate = Tip(line, first, is_folded=Manifest(store, MAIN).is_folded).put(first)
-    reach(Point.INIT_AFTER_PUT)
-    if fate is not Fate.LANDED:
-        raise GraphExists(f"{store.uri} was created by somebody else meanwhile; open it instead", uri=store.uri)
-
-
-def _take_back(
-    store: ObjectStore, line: CommitLog, sidecars: Sidecars, first: CommitObject, births: Iterable[TableBirth]
-) -> None:
-    """Delete what a birth that is known to have failed has made: names that nobody else uses."""
-    files = [path for birth in births for path in birth.files]
+    The schema's file stays: it is named by its content, so another creator may have put it, too.
+    """
     with contextlib.suppress(OmnirayError):
-        store.delete_all([*files, sidecars.path(first.op_id)])
-        if line.newest() is None:  # else the folders are those of the graph that somebody has created, and writes to
-            store.delete_empty_folders()
+        branch.store.delete(branch.log.path(1))
+        attempts.give_up(attempt).result()
+        if branch.store.get(PATH) is None:  # else the folders are those of a graph that somebody has created
+            branch.store.delete_empty_folders()
 
 
-def _finish(store: ObjectStore, line: CommitLog, sidecars: Sidecars, first: CommitObject) -> None:
-    """Phase D of the birth. The graph is there whether it succeeds or not, so a failure is left to the next opening."""
-    finaliser = Finaliser(store, line, Manifest(store, MAIN), sidecars)
+def _finish(branch: OpenBranch, operation_id: str) -> None:
+    """Phase D. The graph is there whether it succeeds or not, so a failure is left to the next opening."""
+    finaliser = Finaliser(branch)
     try:
-        finaliser.notice(first, first.op_id)
+        finaliser.notice(branch.tip.newest, operation_id)
         finaliser.close()
     except OmnirayError as error:
-        log.warning("event=birth_unfinished uri=%s error=%s", store.uri, error)
+        log.warning("event=creation_unfinished uri=%s error=%s", branch.store.uri, error)

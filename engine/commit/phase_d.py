@@ -3,7 +3,7 @@
 A pinned version is committed the moment its object is in the line; a plain Lance reader sees it when its manifest has
 its final name. Any process with write access may do this, for its own objects and for those of a writer that died, any
 number of them at once: a final name is a put-if-absent of the same bytes, and the fold is a compare-and-swap. Deletes
-come last: staging names once they are final, the operation's sidecar once it is folded.
+come last: a version's own name once it has its final one, the operation's sidecar once it is folded.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
 from omniray.engine.base.errors import StorageError, TableDrift
 from omniray.engine.base.failpoints import Point, reach
-from omniray.engine.history.accepted_schema import put_schema
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.line.prune import prune
-from omniray.engine.line.sidecar import Sidecars
-from omniray.engine.store.object_store import ObjectStore, store_now_us
-from omniray.engine.tables import old_versions as archive
+from omniray.engine.store.object_store import store_now_us
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.version_names import own_path
 
 log = logging.getLogger("omniray")
 
@@ -46,13 +44,16 @@ class Finaliser:
     flushes: so its cost is shared by many commits, and a busy writer is not slowed down by it. Deletes wait likewise.
     """
 
-    def __init__(self, store: ObjectStore, log: CommitLog, manifest: Manifest, sidecars: Sidecars) -> None:
-        self._store, self._log, self._manifest, self._sidecars = store, log, manifest, sidecars
+    def __init__(self, branch: OpenBranch) -> None:
+        self._branch, self._store, self._log = branch, branch.store, branch.log
+        self._manifest, self._sidecars = branch.manifest, branch.sidecars
         self._pool = ThreadPoolExecutor(NAMING_THREADS, thread_name_prefix="omniray-final")
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._target: CommitObject | None = None  # the newest object known to be in the line
+        self._has_begun = False
         self._named_through = 0
+        self._folded_through = 0
         self._finalised_through = 0
         self._pruned_at = 0  # what was finalised when it was last seen to, or when this process began
         self._flushing = 0
@@ -62,7 +63,7 @@ class Finaliser:
         self._naming = threading.Lock()
         self._tidying = threading.Lock()
         self._drifted: dict[str, _Drifted] = {}
-        self._finished: list[Pin] = []  # pins with a final name whose staging name is still there
+        self._finished: list[Pin] = []  # pins with a final name whose own name is still there
         self._operations: list[tuple[int, str]] = []  # with the number they landed as, while their sidecar is there
 
     @property
@@ -73,8 +74,8 @@ class Finaliser:
     def refuse_drifted(self, table_keys: Iterable[str]) -> None:
         """Raise for a table whose final name somebody else has taken: nothing is written to it until it is repaired."""
         for table_key in table_keys:
-            if table_key in self._drifted:
-                self._name_again(table_key)
+            if table_key in self._drifted and (drift := self._name_again(table_key)) is not None:
+                raise drift
 
     def drifted(self) -> dict[str, TableDrift]:
         """The tables whose final name somebody else has taken."""
@@ -97,7 +98,10 @@ class Finaliser:
             self._wake.notify_all()
 
     def flush(self) -> None:
-        """Wait until all that was noticed so far has its final name and is folded; raises what stood in the way."""
+        """Wait until all that was noticed so far has its final name and is folded; raises what stood in the way.
+
+        What a foreign writer did to one table keeps that table's versions from their final names, and nothing else.
+        """
         with self._wake:
             if self._target is None:
                 return
@@ -161,7 +165,7 @@ class Finaliser:
                 elif self._error is not None:
                     self._wait_out(self._error)
                 elif not self._is_done():
-                    backlog = self._target.seq - self._finalised_through
+                    backlog = self._target.seq - self._folded_through
                     if self._flushing or backlog >= FOLD_OBJECTS:
                         return self._target, _Work.FOLD
                     if self._named_through < self._target.seq:
@@ -194,11 +198,13 @@ class Finaliser:
     def _finish(self, target: CommitObject, *, fold: bool) -> None:
         """Give final names up to `target`, in the order of the line; then, if asked, fold.
 
-        Folding follows naming, so what is folded needs nothing more: a process that begins reads no further back.
+        Folding follows naming, and the fold says how far that is: a process that begins reads no further back.
         """
-        if self._finalised_through == 0:
-            self._finalised_through = self._pruned_at = self._manifest.folded_through()
-            self._named_through = max(self._named_through, self._finalised_through)
+        if not self._has_begun:
+            folded = self._manifest.folded()
+            self._folded_through, self._finalised_through = folded.through, folded.named_through
+            self._pruned_at = self._named_through = folded.named_through
+            self._has_begun = True
         done = max(target.finalised_through, self._finalised_through)
         pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
         for obj in pending:
@@ -206,23 +212,30 @@ class Finaliser:
                 self._name(obj)
                 self._named_through = obj.seq
         if fold:
-            for table_key in tuple(self._drifted):
-                self._name_again(table_key)
-            reach(Point.D_BEFORE_FOLD)
-            self._manifest.fold(pending)
-            reach(Point.D_AFTER_FOLD)
-            self._finalised_through = target.seq
+            self._fold(target, pending)
         if len(self._finished) >= TIDY_FILES:
             self.tidy()
+
+    def _fold(self, target: CommitObject, pending: Sequence[CommitObject]) -> None:
+        """Fold what has gathered; a drifted table holds up its own final names, and is told of at the end."""
+        drift = next((error for key in tuple(self._drifted) if (error := self._name_again(key)) is not None), None)
+        waiting = [pin.since for drifted in self._drifted.values() for pin in drifted.waiting]
+        named_through = min(waiting, default=target.seq + 1) - 1
+        reach(Point.D_BEFORE_FOLD)
+        self._manifest.fold(pending, named_through=named_through)
+        reach(Point.D_AFTER_FOLD)
+        self._folded_through = max(self._folded_through, target.seq)
+        self._finalised_through = max(self._finalised_through, named_through)
+        if drift is not None:
+            raise drift
 
     def _name(self, obj: CommitObject) -> None:
         """Give the versions that an object brought in their final names, tables in parallel.
 
-        A table that somebody else wrote to is noted and left alone; the others go on.
+        A table that somebody else wrote to is noted and left alone; the others go on. Only main's versions get any.
         """
-        if obj.schema is not None:
-            put_schema(self._store, obj.schema)
-            reach(Point.INIT_AFTER_SCHEMA)
+        if not self._branch.branch.is_main:
+            return
         with self._naming:
             introduced = obj.introduced()
             for key in introduced.keys() & self._drifted.keys():
@@ -237,26 +250,28 @@ class Finaliser:
 
     def _name_one(self, table_key: str, pin: Pin) -> None:
         reach(Point.D_BEFORE_NAME)
-        give_final_name(self._store, table_key, pin)
+        give_final_name(self._store, self._branch.graph_id, table_key, pin)
         reach(Point.D_AFTER_NAME)
         self._finished.append(pin)
 
-    def _name_again(self, table_key: str) -> None:
-        """Give the final names that had to wait, if the table was repaired meanwhile; else raise what is the matter."""
+    def _name_again(self, table_key: str) -> TableDrift | None:
+        """Give the final names that had to wait, if the table was repaired meanwhile; else say what is the matter."""
         with self._naming:
             drifted = self._drifted.get(table_key)
             while drifted is not None and drifted.waiting:
                 try:
                     self._name_one(table_key, drifted.waiting[0])
                 except TableDrift as drift:
-                    raise drift from drifted.error
+                    drift.__cause__ = drifted.error
+                    return drift
                 drifted.waiting.pop(0)
             self._drifted.pop(table_key, None)
+        return None
 
     def tidy(self) -> None:
-        """Delete staging names that have become final and sidecars that are done with; move old versions away.
+        """Delete own names of finished versions and sidecars that are done with; move old versions away.
 
-        What can't be deleted is harmless: a staging name is the sweep's then, and a sidecar the next recovery's.
+        What can't be deleted is harmless: an own name is the sweep's then, and a sidecar the next recovery's.
         """
         if self._target is None:
             return  # it was told of nothing: a graph that is only read leaves everything as it is
@@ -268,15 +283,17 @@ class Finaliser:
         with self._wake:
             through = [op for seq, op in self._operations if seq <= self._finalised_through]
             self._operations = [(seq, op) for seq, op in self._operations if seq > self._finalised_through]
-        staged = [(pin.staging, pin.version) for pin in finished if pin.staging is not None]
         reach(Point.D_BEFORE_TIDY)
         try:
-            self._store.delete_all([path for path, _ in staged] + self._manifest.take_leftovers())
+            own = [own_path(pin, self._branch.graph_id) for pin in finished]
+            self._store.delete_all(own + self._manifest.take_leftovers())
+            for path in own:
+                self._store.delete_empty_folders(path.rpartition("/")[0])
             reach(Point.D_BEFORE_SIDECARS)
             self._sidecars.delete(through)
             reach(Point.D_AFTER_SIDECARS)
-            for table_path in {path.partition("/_versions/")[0] for path, version in staged if archive.is_due(version)}:
-                archive.archive(self._store, table_path)
+            for table_path in {pin.path for pin in finished if old_versions.is_due(pin.version)}:
+                old_versions.archive(self._store, table_path)
             self._manifest.discard_old_versions()
             self._prune()
         except StorageError as error:

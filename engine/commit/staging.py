@@ -1,160 +1,208 @@
-"""Phases A and B of one attempt: what is about to happen is announced, and every table's next version is staged.
+"""Phase B: the next version of every table that an operation touches, each staged under a name of its own.
 
-Both run side by side. Nothing of it counts before the commit object pins it, and nobody else uses what one attempt
-made: one that is known to be lost clears away after itself.
+Nothing of it counts before the commit object pins it, and nobody else uses what one attempt made.
 """
 
 from __future__ import annotations
 
-import logging
-import uuid
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from omniray.engine.base.errors import StorageError
+from omniray.engine.base.errors import InvariantViolation, OmnirayError, StorageError, TableDrift
 from omniray.engine.base.failpoints import Point, reach
-from omniray.engine.base.process import Process, this_process
-from omniray.engine.base.ulids import new_ulid
-from omniray.engine.judge.resolution import Intent, Resolution, TableWrite
+from omniray.engine.commit.table_change import Adopt, Create, Restore, TableChange
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.judge.resolution import TableWrite
 from omniray.engine.line.commit_object import CommitObject, Pin
-from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.line.sidecar import SidecarTable
 from omniray.engine.rows.mode import Mode
-from omniray.engine.schema.types import Schema
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.cache import TableCache
-from omniray.engine.tables.storage import StagedRows, StagedVersion, TableStorage, VersionTaken
+from omniray.engine.schema.types import ID
+from omniray.engine.tables.final_names import DRIFT_ADVICE
+from omniray.engine.tables.storage import StagedChange, StagedVersion, VersionTaken
+from omniray.engine.tables.table import Table
+from omniray.engine.tables.versions import VersionReader
 
-log = logging.getLogger("omniray")
+THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
-    """An attempt's Phases A and B under way."""
+class Base:
+    """The versions that an attempt builds on; those above `landed_through` are staged and may yet come to nothing."""
 
-    sidecar: Sidecar
-    versions: Mapping[str, Future[StagedVersion]]
-    announced: Future[None]
+    pins: Mapping[str, Pin]
+    landed_through: int
+    finalised_through: int = 0
 
+    @classmethod
+    def on(cls, base: CommitObject, newest: CommitObject) -> Base:
+        """The versions of an object, where the line is known to end with `newest`.
 
-class Stager:
-    """Stages the attempts of one writer on one branch."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        storage: TableStorage,
-        cache: TableCache,
-        sidecars: Sidecars,
-        schema: Schema,
-        pool: Executor,
-        *,
-        branch: str,
-    ) -> None:
-        self._store, self._storage, self._cache = store, storage, cache
-        self._sidecars, self._schema, self._pool, self._branch = sidecars, schema, pool, branch
-        self._process = this_process()
-
-    def begin(self, intent: Intent, base: CommitObject, resolution: Resolution) -> Staging:
-        """Begin a new operation: its own id, transactions and sidecar, whatever was tried before.
-
-        The sidecar comes second: the staging takes several requests in a row, and should not wait for a thread.
+        Another object may have the number of one that never landed, so a number alone does not tell.
         """
-        intents = [SidecarIntent(intent.commit_id, intent.author.actor)]
-        sidecar = announce(base, self._branch, self._process, intent.kind, intents, self._schema, resolution.tables)
-        versions = {
-            table.table_key: self._pool.submit(
-                stage_table, self._storage, self._cache, table, base.pins[table.table_key],
-                resolution.tables[table.table_key],
-            )
-            for table in sidecar.tables
-        }  # fmt: skip
-        return Staging(sidecar, versions, self._pool.submit(self._announce, sidecar))
+        has_landed = base.op_id == newest.op_id
+        through = base.seq if has_landed else min(newest.seq, base.seq - 1)
+        return cls(base.pins, through, base.finalised_through)
 
-    def finish(self, staging: Staging) -> dict[str, StagedVersion]:
-        """The staged versions, once all of them are there and the sidecar too; else nothing is left, and it raises."""
-        staged: dict[str, StagedVersion] = {}
-        failed: BaseException | None = None
-        for key, future in staging.versions.items():
+    def is_landed(self, table_key: str) -> bool:
+        return self.pins[table_key].since <= self.landed_through
+
+    def is_final(self, pin: Pin) -> bool:
+        """Where to look for a version first, as `CommitObject.is_final`."""
+        return pin.since <= self.finalised_through
+
+
+@dataclass(frozen=True, slots=True)
+class TableStage:
+    """One table's part of an attempt."""
+
+    announced: SidecarTable
+    change: TableChange
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPin:
+    """A staged version as its attempt knows it; `files` were made for it alone."""
+
+    pin: Pin
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A table's next version is there already, and not by whoever stages it; `found` is the number that came out."""
+
+    table_key: str
+    expected: int
+    found: int | None = None
+
+
+Staged = StagedPin | Taken | OmnirayError
+
+
+class Stager(Protocol):
+    """Stages tables, wherever that is done."""
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
+        """The tables in parallel: for each what was staged, or why it was not."""
+
+    def drop(self, table_keys: Sequence[str]) -> None:
+        """Forget what was staged and came to nothing: its handles show rows that never happened."""
+
+
+class Cold(StorageError):
+    """A version that was staged and has not landed is gone: the round on top of it is tried again."""
+
+    kind = "cold"
+
+
+class TableStager:
+    """Stages tables in this process, one attempt after the other for each of them, other tables beside it."""
+
+    def __init__(self, branch: OpenBranch) -> None:
+        self._branch = branch
+        self._storage, self._cache = branch.storage, branch.cache
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-stage")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
+        if len(stages) == 1:  # which most writes touch: no thread needs to be woken
+            return [self._stage(base, stages[0])]
+        return list(self._pool.map(lambda stage: self._stage(base, stage), stages))
+
+    def drop(self, table_keys: Sequence[str]) -> None:
+        for table_key in table_keys:
+            with self._turns[table_key]:
+                self._cache.drop(table_key)
+
+    def open(self, base: Base, table_key: str) -> Table:
+        """A table as it is in `base`."""
+        pin = base.pins[table_key]
+        try:
+            return self._cache.open(table_key, pin, is_final=base.is_final(pin))
+        except InvariantViolation as error:
+            if base.is_landed(table_key):
+                raise
+            raise Cold(f"{table_key}: version {pin.version} was staged and is gone") from error
+
+    def turn(self, table_key: str) -> threading.Lock:
+        """Who holds it has the table to itself."""
+        return self._turns[table_key]
+
+    def _stage(self, base: Base, stage: TableStage) -> Staged:
+        table_key = stage.announced.table_key
+        with self.turn(table_key):
             try:
-                staged[key] = future.result()
-            except BaseException as error:
-                failed = error
+                reach(Point.B_BEFORE_TABLE)
+                staged = self._staged(base, stage)
+                reach(Point.B_AFTER_TABLE)
+                return staged
+            except VersionTaken as taken:
+                self._cache.drop(table_key)
+                return Taken(table_key, taken.expected, taken.found)
+            except OmnirayError as error:
+                self._cache.drop(table_key)
+                return error
+
+    def _staged(self, base: Base, stage: TableStage) -> StagedPin:
+        table_key, transaction = stage.announced.table_key, stage.announced.transaction_uuid
+        match stage.change:
+            case TableWrite() as write:
+                table = self.open(base, table_key)
+                version = self._written(table, write, transaction)
+                self._cache.follow(table, version, removed=write.replaced[ID])
+                return self._pinned(base.pins[table_key], version, content=transaction)
+            case Restore(source=source, head=head):
+                type = self._branch.schema.by_table_key[table_key]
+                newest = VersionReader(self._branch.store).open_foreign(type, source.path, head)
+                version = self._storage.commit_restored(newest, source, transaction)
+                return self._pinned(base.pins[table_key], version, content=source.content)
+            case Adopt(version=number, rows=rows):
+                pin = replace(base.pins[table_key], version=number, transaction=transaction, rows=rows)
+                return StagedPin(replace(pin, content=transaction), ())
+            case Create(table_id=table_id, path=path, first=first):
+                for file, data in first.files.items():
+                    self._branch.store.put(file, data)
+                return StagedPin(Pin(table_id, path, 1, transaction, 0, content=transaction), tuple(first.files))
+
+    def _written(self, table: Table, write: TableWrite, transaction: str) -> StagedVersion:
+        change = self._changed(table, write)
+        reach(Point.B_AFTER_ROWS)
         try:
-            staging.announced.result()
-        except BaseException as error:
-            failed = error
-        if failed is not None:
-            self.give_up(staging.sidecar, staged)
-            raise failed
-        return staged
+            return self._storage.commit_staged(table, change, transaction)
+        except VersionTaken:
+            if change.inline is not None:
+                self._storage.forget_rows(table.path, change.inline)
+            raise
 
-    def give_up(self, sidecar: Sidecar, staged: Mapping[str, StagedVersion]) -> None:
-        """An attempt is known to be lost: its handles show rows that never happened, and its files help nobody.
+    def _changed(self, table: Table, write: TableWrite) -> StagedChange:
+        match write.mode:
+            case Mode.APPEND:
+                return self._storage.stage_append(table, write.rows)
+            case Mode.MERGE:
+                return self._storage.stage_merge(table, write.rows, write.replaced)
+            case Mode.OVERWRITE:
+                return self._storage.stage_overwrite(table, write.rows)
+            case Mode.DELETE:
+                return self._storage.stage_delete(table, write.replaced)
 
-        What can't be deleted now is the sweep's, and the sidecar the next recovery's.
-        """
-        for key in staged:
-            self._cache.drop(key)
-        files = [path for version in staged.values() for path in self._storage.staged_for_itself(version)]
-        reach(Point.LOST_BEFORE_DISCARD)
-        try:
-            self._store.delete_all([*files, self._sidecars.path(sidecar.operation_id)])
-        except StorageError as error:
-            log.warning("event=discard_failed op=%s error=%s", sidecar.operation_id, error)
-        reach(Point.LOST_AFTER_DISCARD)
-
-    def _announce(self, sidecar: Sidecar) -> None:
-        reach(Point.A_BEFORE_SIDECAR)
-        self._sidecars.put(sidecar)
-        reach(Point.A_AFTER_SIDECAR)
-
-
-def announce(
-    base: CommitObject,
-    branch: str,
-    process: Process,
-    kind: str,
-    intents: Iterable[SidecarIntent],
-    schema: Schema,
-    writes: Mapping[str, TableWrite],
-) -> Sidecar:
-    """The sidecar of a new attempt on top of `base`: a new operation with transactions of its own."""
-    tables = (
-        SidecarTable(
-            table_key=key,
-            table_path=schema.by_table_key[key].path,
-            expected_version=base.pins[key].version,
-            transaction_uuid=str(uuid.uuid4()),
-            table_branch=base.pins[key].branch,
-            files=write.rows.files if isinstance(write.rows, StagedRows) else (),
+    def _pinned(self, before: Pin, version: StagedVersion, *, content: str) -> StagedPin:
+        pin = replace(
+            before, version=version.version, transaction=version.transaction, rows=version.rows, content=content
         )
-        for key, write in writes.items()
-    )
-    return Sidecar.on(base, new_ulid(), kind, branch, process, intents, tables)
+        return StagedPin(pin, tuple(self._storage.staged_for_itself(version)))
 
 
-def stage_table(
-    storage: TableStorage, cache: TableCache, announced: SidecarTable, pin: Pin, write: TableWrite
-) -> StagedVersion:
-    """Phase B for one table: its rows, and the version after `pin` under a staging name."""
-    reach(Point.B_BEFORE_TABLE)
-    table = cache.open(announced.table_key, pin)
-    match write.mode:
-        case Mode.APPEND:
-            change = storage.stage_append(table, write.rows)
-        case Mode.MERGE:
-            change = storage.stage_merge(table, write.rows, write.replaced)
-        case Mode.OVERWRITE:
-            change = storage.stage_overwrite(table, write.rows)
-        case Mode.DELETE:
-            change = storage.stage_delete(table, write.replaced)
-    reach(Point.B_AFTER_ROWS)
-    try:
-        staged = storage.commit_staged(table, change, announced.transaction_uuid)
-    except VersionTaken:
-        if change.inline is not None:
-            storage.forget_rows(table.type, change.inline)
-        raise
-    reach(Point.B_AFTER_TABLE)
-    return staged
+def drifted(table_key: str, expected: int) -> TableDrift:
+    """The error for a table whose next version is there, and which no object of the line explains."""
+    return TableDrift(
+        f"{table_key} was changed by something other than omniray: its next version should be {expected} and that is "
+        f"taken; {DRIFT_ADVICE}",
+        table_key=table_key, expected=expected,
+    )  # fmt: skip

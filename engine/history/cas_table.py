@@ -21,10 +21,10 @@ from omniray.engine.base.clock import suspension_aware_clock
 from omniray.engine.base.errors import StorageError
 from omniray.engine.line.commit_object import FORMAT, check_format
 from omniray.engine.store.object_store import Answer, ObjectStore
-from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.empty_table import FIRST_MANIFEST, empty_table_files
-from omniray.engine.tables.lance_namespace import Attempt
-from omniray.engine.tables.version_names import final_name
+from omniray.engine.tables.lance_namespace import CommitAttempt
+from omniray.engine.tables.version_names import final_path
 
 STAMP = b"omniray:internal_schema_version"
 KEPT_VERSIONS = 64
@@ -90,7 +90,7 @@ class SwapTable:
 
     def stage(self, dataset: lance.LanceDataset, operation: lance.LanceOperation.BaseOperation) -> StagedSwap:
         """Make the version after `dataset` under a name that nobody looks at."""
-        attempt = Attempt()
+        attempt = CommitAttempt()
         transaction = str(uuid.uuid4())
         begun_s = self._clock()
         after = lance.LanceDataset.commit(
@@ -101,7 +101,7 @@ class SwapTable:
             table_id=[self._path],
             namespace_client_managed_versioning=True,
         )
-        staging = f"{self._path}/_versions/{attempt.created[-1]['manifest_path'].rsplit('/', 1)[-1]}"
+        staging = f"{self._path}/_versions/{attempt.staged_name}"
         self._leftovers.append(staging)
         if after.version != dataset.version + 1:
             raise CommitConflictError("another process was first")
@@ -112,10 +112,13 @@ class SwapTable:
 
     def publish(self, staged: StagedSwap) -> lance.LanceDataset:
         """Give it its final name; when this returns it is the version after the one that it was built on."""
-        if self._store.copy_if_absent(staged.staging, final_name(staged.staging)) is not Answer.CREATED:
+        if (
+            self._store.copy_if_absent(staged.staging, final_path(self._path, staged.dataset.version))
+            is not Answer.CREATED
+        ):
             raise CommitConflictError("another process was first, or it is not clear that we were")
         slept = self._clock() - staged.begun_s > SLEPT_S
-        if slept and archive.newest_version(self._store, self._path) != staged.dataset.version:
+        if slept and old_versions.newest_version(self._store, self._path) != staged.dataset.version:
             raise CommitConflictError("we slept, and the number that we took had been used and deleted")
         return staged.dataset
 
@@ -126,8 +129,8 @@ class SwapTable:
 
     def discard_old_versions(self, newest: int) -> None:
         """Delete old versions, now and then: nobody travels back in such a table."""
-        if archive.is_due(newest, KEPT_VERSIONS):
-            archive.discard(self._store, self._path, keep=KEPT_VERSIONS)
+        if old_versions.is_due(newest, KEPT_VERSIONS):
+            old_versions.discard(self._store, self._path, keep=KEPT_VERSIONS)
 
     def _open(self) -> lance.LanceDataset:
         with lance_errors(f"open {self.uri}"):

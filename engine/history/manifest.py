@@ -32,10 +32,13 @@ from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.history import audit
 from omniray.engine.history.cas_table import SwapTable, lance_errors
-from omniray.engine.line.commit_object import SEQ_MAX, Commit, CommitObject, Pin, Recovery
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_object import SEQ_MAX, Commit, CommitObject, MergedParent, Pin, Recovery
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.store.object_store import ObjectStore
 
-PATH = "__manifest"
+MAIN_PATH = "__manifest"
+BRANCHES_PATH = "__manifests"
 TAIL_ROWS_MAX = 1024
 FOLD_ATTEMPTS_MAX = 32
 FIRST_SEQ = 1
@@ -72,6 +75,8 @@ class LineageEntry:
     nodes: int
     edges: int
     rejected: int
+    message: str = ""
+    merged: tuple[MergedParent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +93,20 @@ _COMMIT_FACTS = tuple(f.name for f in fields(LineageEntry) if f.name not in ("co
 
 
 @dataclass(frozen=True, slots=True)
+class Folded:
+    """How far a line is folded, and up to which number all of its versions have their final names."""
+
+    through: int
+    named_through: int
+
+
+@dataclass(frozen=True, slots=True)
 class _End:
     """The last two fragments of the manifest at one version: the lineage tail, if it is not full, and the head."""
 
     dataset: lance.LanceDataset | None
     folded_through: int = 0
+    named_through: int = 0
     head_commit_id: str = ""
     tail: pa.Table | None = None
 
@@ -100,22 +114,27 @@ class _End:
 class Manifest:
     """The folded part of one branch's line; there is none, and it is empty, until the first object is folded."""
 
-    def __init__(self, store: ObjectStore, branch: str, *, clock: Callable[[], float] = suspension_aware_clock) -> None:
+    def __init__(
+        self, store: ObjectStore, branch: BranchId, *, clock: Callable[[], float] = suspension_aware_clock
+    ) -> None:
         self._store = store
-        self._table = SwapTable(store, PATH, SCHEMA, clock=clock)
+        self._table = SwapTable(store, path_of(branch), SCHEMA, clock=clock)
         self._branch = branch
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
 
-    def fold(self, objects: Sequence[CommitObject]) -> int:
-        """Fold objects (oldest first) that are not folded yet; says up to which number the line is folded then."""
+    def fold(self, objects: Sequence[CommitObject], *, named_through: int) -> int:
+        """Fold objects (oldest first) that are not folded yet; says up to which number the line is folded then.
+
+        `named_through` is the number up to which every version is known to have its final name.
+        """
         try:
             with lance_errors(f"fold into {self._table.uri}"):
-                return self._fold(objects)
+                return self._fold(objects, named_through)
         except StorageError:
             self._warm = None  # it may have landed: whoever folds next begins from the head that is there
             raise
 
-    def _fold(self, objects: Sequence[CommitObject]) -> int:
+    def _fold(self, objects: Sequence[CommitObject], named_through: int) -> int:
         for _ in range(FOLD_ATTEMPTS_MAX):
             end = self._warm or self._read_end()
             new = [obj for obj in objects if obj.seq > end.folded_through]
@@ -130,14 +149,14 @@ class Manifest:
                 self._warm = None  # another process may have created it too, and folded since
             else:
                 try:
-                    self._warm = self._advance(end, end.dataset, new)
+                    self._warm = self._advance(end, end.dataset, new, max(end.named_through, named_through))
                 except CommitConflictError:
                     self._warm = None  # another process folded first: begin again from its head
                 else:
                     return new[-1].seq
         raise StorageError(f"can't fold into {self._table.uri}: lost {FOLD_ATTEMPTS_MAX} races in a row; try again")
 
-    def _advance(self, end: _End, dataset: lance.LanceDataset, new: Sequence[CommitObject]) -> _End:
+    def _advance(self, end: _End, dataset: lance.LanceDataset, new: Sequence[CommitObject], named_through: int) -> _End:
         """Record and fold the objects that follow `end`; raises CommitConflictError if that is no longer the end."""
         if any(obj.recoveries for obj in new):
             reach(Point.D_BEFORE_AUDIT)
@@ -147,12 +166,16 @@ class Manifest:
         for obj in new:
             rows += _rows_of(obj, parent=parent)
             parent = obj.head
-        return self._swap(end, dataset, rows, new[-1])
+        return self._swap(end, dataset, rows, new[-1], named_through)
+
+    def folded(self) -> Folded:
+        """How far the line is folded; the next fold builds on what was read for it."""
+        self._warm = self._read_end()
+        return Folded(self._warm.folded_through, self._warm.named_through)
 
     def folded_through(self) -> int:
-        """The number up to which the line is folded; the next fold builds on what was read for it."""
-        self._warm = self._read_end()
-        return self._warm.folded_through
+        """The number up to which the line is folded."""
+        return self.folded().through
 
     def commits(self, limit: int | None = None) -> Iterator[LineageEntry]:
         """The folded lineage, newest first; reads only as many fragments as it needs."""
@@ -253,18 +276,37 @@ class Manifest:
         if not fragments:
             return _End(dataset)
         with lance_errors(f"read {self._table.uri}"):
-            head = _head_of(fragments[-1].to_table(), self._branch)
+            head = self._head_of(fragments[-1].to_table())
             tail = fragments[-2] if len(fragments) > 1 and fragments[-2].physical_rows < TAIL_ROWS_MAX else None
-            return _End(dataset, head["seq"], json.loads(head["metadata"])["commit_id"], tail and tail.to_table())
+            facts = json.loads(head["metadata"])
+            return _End(dataset, head["seq"], facts["named_through"], facts["commit_id"], tail and tail.to_table())
 
-    def _swap(self, end: _End, dataset: lance.LanceDataset, rows: list[dict[str, Any]], newest: CommitObject) -> _End:
+    def _head_of(self, rows: pa.Table) -> dict[str, Any]:
+        found = rows.to_pylist()
+        if len(found) != 1 or found[0]["object_id"] != f"graph_head:{self._branch.ulid}":
+            if self._branch.is_main:
+                refuse_gone(self._store, self._branch.ulid)
+            raise InvariantViolation(
+                f"{self._table.uri} does not end in the head of {self._branch}; was it written by something else?"
+            )
+        head: dict[str, Any] = found[0]
+        return head
+
+    def _swap(
+        self,
+        end: _End,
+        dataset: lance.LanceDataset,
+        rows: list[dict[str, Any]],
+        newest: CommitObject,
+        named_through: int,
+    ) -> _End:
         """Put the new head in the place of the one that was read; raises CommitConflictError if that is gone."""
         replaced = 0 if end.folded_through == 0 else 1 if end.tail is None else 2
         removed = [f.fragment_id for f in dataset.get_fragments()[-replaced:]] if replaced else []
         lineage = pa.Table.from_pylist(rows, schema=SCHEMA)
         if end.tail is not None:
             lineage = pa.concat_tables([end.tail, lineage]).combine_chunks()
-        head = pa.Table.from_pylist([_head_row(self._branch, newest)], schema=SCHEMA)
+        head = pa.Table.from_pylist([_head_row(newest, named_through)], schema=SCHEMA)
         new = [*(write_fragments(lineage, dataset) if lineage.num_rows else ()), *write_fragments(head, dataset)]
         operation = lance.LanceOperation.Update(
             removed_fragment_ids=removed, updated_fragments=[], new_fragments=new, fields_modified=[]
@@ -273,7 +315,7 @@ class Manifest:
         reach(Point.D_FOLD_STAGED)
         after = self._table.publish(staged)
         tail = lineage if 0 < lineage.num_rows < TAIL_ROWS_MAX else None
-        return _End(after, newest.seq, newest.head, tail)
+        return _End(after, newest.seq, named_through, newest.head, tail)
 
 
 def entries_of(obj: CommitObject, parent: str) -> Iterator[LineageEntry]:
@@ -298,30 +340,37 @@ def _lineage(commit: Commit, parent: str, obj: CommitObject) -> LineageEntry:
         nodes=commit.nodes,
         edges=commit.edges,
         rejected=commit.rejected,
+        message=commit.message,
+        merged=commit.merged,
     )
 
 
 def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
     if obj.seq == FIRST_SEQ:
-        yield from (_registration(table_key, obj.seq) for table_key in obj.pins)
+        yield from (_registration(table_key, pin, obj.seq) for table_key, pin in obj.pins.items())
     for entry in entries_of(obj, parent):
         yield _commit_row(entry)
     for recovery in obj.recoveries:
         at = _time(recovery.created_at_us)
         facts = msgspec.to_builtins(recovery)
         yield _row(_recovery_id(recovery.operation_id), "graph_recovery", obj.seq, at=at, metadata=facts)
-    for table_key, pin in obj.introduced().items():
+    # A branch begins with versions of its parent, which its first object pins without having introduced them.
+    for table_key, pin in (obj.pins if obj.seq == FIRST_SEQ else obj.introduced()).items():
         yield _version_row(table_key, pin, obj)
 
 
-def _registration(table_key: str, seq: int) -> dict[str, Any]:
-    kind, _, name = table_key.partition(":")
-    location = f"{kind}s/{name}"
-    return _row(f"table:{table_key}", "table", seq, table_key=table_key, metadata={"location": location})
+def path_of(branch: BranchId) -> str:
+    """Where the folded part of a branch's line lies: one dataset each, so that folds of one never void another's."""
+    return MAIN_PATH if branch.is_main else f"{BRANCHES_PATH}/{branch.ulid}"
+
+
+def _registration(table_key: str, pin: Pin, seq: int) -> dict[str, Any]:
+    facts = {"location": pin.path, "table_id": pin.table_id}
+    return _row(f"table:{table_key}", "table", seq, table_key=table_key, metadata=facts)
 
 
 def _commit_row(entry: LineageEntry) -> dict[str, Any]:
-    facts = {name: getattr(entry, name) for name in _COMMIT_FACTS}
+    facts = {name: msgspec.to_builtins(getattr(entry, name)) for name in _COMMIT_FACTS}
     return _row(entry.commit_id, "graph_commit", entry.seq, at=entry.at, metadata=facts)
 
 
@@ -333,13 +382,14 @@ def _version_row(table_key: str, pin: Pin, obj: CommitObject) -> dict[str, Any]:
         table_key=table_key,
         table_version=pin.version,
         row_count=pin.rows,
-        metadata={"transaction": pin.transaction, "branch": pin.branch, "op_id": obj.op_id},
+        metadata={"pin": msgspec.to_builtins(pin), "op_id": obj.op_id},
     )
 
 
-def _head_row(branch: str, obj: CommitObject) -> dict[str, Any]:
+def _head_row(obj: CommitObject, named_through: int) -> dict[str, Any]:
     pins = {key: pin.version for key, pin in obj.pins.items()}
-    return _row(f"graph_head:{branch}", "graph_head", obj.seq, metadata={"commit_id": obj.head, "pins": pins})
+    facts = {"commit_id": obj.head, "pins": pins, "named_through": named_through}
+    return _row(f"graph_head:{obj.line}", "graph_head", obj.seq, metadata=facts)
 
 
 def _row(object_id: str, object_type: str, seq: int, *, metadata: dict[str, Any], **columns: Any) -> dict[str, Any]:
@@ -366,14 +416,6 @@ def _has_any_id(object_ids: list[str]) -> pc.Expression:
     return pc.field("object_id").isin(pa.array(object_ids, pa.string()))  # which are texts even where there is none
 
 
-def _head_of(rows: pa.Table, branch: str) -> dict[str, Any]:
-    found = rows.to_pylist()
-    if len(found) != 1 or found[0]["object_id"] != f"graph_head:{branch}":
-        raise InvariantViolation(f"__manifest does not end in the head of {branch}; was it written by something else?")
-    head: dict[str, Any] = found[0]
-    return head
-
-
 def _gap(seq: int, folded_through: int) -> InvariantViolation:
     return InvariantViolation(
         f"can't fold object {seq}: __manifest is folded through {folded_through}; if it was deleted or set back, "
@@ -385,12 +427,12 @@ def _gap(seq: int, folded_through: int) -> InvariantViolation:
 def _entry(row: dict[str, Any]) -> LineageEntry:
     facts = json.loads(row["metadata"])
     facts["tables"] = tuple(facts["tables"])
+    facts["merged"] = tuple(MergedParent(**parent) for parent in facts["merged"])
     return LineageEntry(commit_id=row["object_id"], seq=row["seq"], at=row["at"], **facts)
 
 
 def _pin(row: dict[str, Any]) -> Pin:
-    transaction = json.loads(row["metadata"])["transaction"]
-    return Pin(row["table_version"], transaction, since=row["seq"], rows=row["row_count"])
+    return Pin(**json.loads(row["metadata"])["pin"])
 
 
 def _recovery(row: dict[str, Any]) -> Recovery:

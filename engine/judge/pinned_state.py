@@ -6,6 +6,7 @@ It notes which tables a judgement consulted, so that the judgement stands when o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +18,21 @@ from omniray.engine.tables.filters import among
 from omniray.engine.tables.table import ROWADDR, Table
 
 
+class Pinning(Protocol):
+    """An object of the line, or what an attempt builds on."""
+
+    @property
+    def pins(self) -> Mapping[str, Pin]: ...
+
+    def is_final(self, pin: Pin) -> bool: ...
+
+
 class PinnedState:
     """The graph at one object of the line."""
 
-    def __init__(self, cache: TableCache, pins: Mapping[str, Pin]) -> None:
-        self._cache = cache
-        self._pins = pins
+    def __init__(self, cache: TableCache, base: Pinning) -> None:
+        self._cache, self._base = cache, base
+        self._pins = base.pins
         self.consulted: set[str] = set()
 
     def count(self, table_key: str) -> int:
@@ -34,7 +44,8 @@ class PinnedState:
 
     def table(self, table_key: str) -> Table:
         self.consulted.add(table_key)
-        return self._cache.open(table_key, self._pins[table_key])
+        pin = self._pins[table_key]
+        return self._cache.open(table_key, pin, is_final=self._base.is_final(pin))
 
     def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
         """Those of the ids that the table holds."""

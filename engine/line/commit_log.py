@@ -8,31 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import dataclass
 
 from omniray.engine.base.errors import InvariantViolation, StorageError
+from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, belonging, decode, encode
 from omniray.engine.store.object_store import Answer, ObjectStore
 
-MAIN = "main"
-MAIN_ULID = "0" * 26
+FOLDER = "__commits"
 HINT = "newest"  # sorts behind every number
 HINT_EVERY = 16
 CACHE_OBJECTS_MAX = 256
-
-
-@dataclass(frozen=True, slots=True)
-class BranchId:
-    """A graph branch: the name people use, and the ULID that tells it from a namesake of another time."""
-
-    name: str
-    ulid: str
-
-    def __str__(self) -> str:
-        return f"{self.name}~{self.ulid}"
-
-
-MAIN_BRANCH = BranchId(MAIN, MAIN_ULID)
 
 
 class CommitLog:
@@ -41,7 +26,7 @@ class CommitLog:
     def __init__(self, store: ObjectStore, branch: BranchId) -> None:
         self._store = store
         self.branch = branch
-        self._folder = f"__commits/{branch}"
+        self._folder = f"{FOLDER}/{branch.ulid}"
         self._cache: dict[int, CommitObject] = {}
         self._keeping = threading.Lock()
 
@@ -71,7 +56,15 @@ class CommitLog:
         if (kept := self._cache.get(seq)) is not None:
             return kept
         data = self._store.get(self.path(seq))
-        return None if data is None else self.keep(decode(data, where=self.path(seq)))
+        return None if data is None else self.keep(self._checked(decode(data, where=self.path(seq)), seq))
+
+    def _checked(self, obj: CommitObject, seq: int) -> CommitObject:
+        if (obj.line, obj.seq) != (self.branch.ulid, seq):
+            raise InvariantViolation(
+                f"{self.path(seq)} holds object {obj.seq} of line {obj.line}: was it copied there by hand?",
+                path=self.path(seq),
+            )
+        return obj
 
     def put(self, obj: CommitObject) -> Answer:
         """Phase C: one put-if-absent. Raises only where it is clear that nothing was written."""

@@ -5,8 +5,9 @@ S, and that put is the only commit point for all tables at once. An object says 
 read the graph. This module holds the value and every decision about it, without I/O and without a clock:
 
     follow          what a writer may put after S
+    first_of        the first object of a branch, from its binding in main's line
     change_owner    what takes the line over, hands it back, or fences everything that is under way
-    remark          what records something about the line without changing a table
+    follow_with     what records a remark about the line without changing a table
     unlawful        why an object may not follow S
     fate            what a put's answer means, given what is seen at S+1
     belonging       which of the objects found are the line, and which are strays
@@ -18,7 +19,7 @@ read the graph. This module holds the value and every decision about it, without
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -27,7 +28,7 @@ import msgspec
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation
 from omniray.engine.store.object_store import Answer
 
-FORMAT = 1
+FORMAT = 2
 EMBEDDED = "embedded"
 RECOVERY_ACTOR = "omniray:recovery"
 SEQ_MAX = 2**64 - 1
@@ -35,14 +36,29 @@ SEQ_MAX = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One table's version in the graph, and the staging path of its manifest while the final name may be missing."""
+    """One table's version in the graph. Where its manifest lies follows from path, line and transaction.
 
+    `table_id` stays when the table is renamed. `content` tells what the version holds: two pins of one table with the
+    same content hold the same rows, whatever their numbers, which count on each line by themselves.
+    """
+
+    table_id: str
+    path: str
     version: int
     transaction: str
-    since: int
     rows: int
-    branch: str = ""
-    staging: str | None = None
+    content: str
+    line: str = ""  # the branch whose line introduced it, by its ULID
+    since: int = 0  # the number there
+
+
+@dataclass(frozen=True, slots=True)
+class MergedParent:
+    """A commit of another line that a merge took in."""
+
+    line: str
+    seq: int
+    commit_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,8 @@ class Commit:
     nodes: int = 0
     edges: int = 0
     rejected: int = 0
+    message: str = ""
+    merged: tuple[MergedParent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +93,41 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedSchema:
-    """The schema that a graph was born with, in the object that gave birth to it."""
+class SchemaRef:
+    """The accepted schema of a line: `file` is the hash of its text, `hash` that of its meaning, which is compared."""
 
-    graph_id: str
-    schema_hash: str
-    schema_version: int
-    text: str
+    file: str
+    hash: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A branch as main's line knows it, by its name: which line it is, and where it left its parent."""
+
+    ulid: str
+    parent: str
+    parent_seq: int
+    pins: Mapping[str, Pin]
+    schema: SchemaRef
+    contains: Mapping[str, int]
+    head: str
+    head_at_us: int
+    swept_before_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:
+    """One object of a line. Whatever follows it repeats what it does not mean to change, unknown fields included."""
+
+    line: str  # the branch by its ULID; main's is the graph's id
     seq: int
     prev_op_id: str
     op_id: str
     epoch: int
     owner: str
     pins: Mapping[str, Pin]
+    schema: SchemaRef
     commits: tuple[Commit, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
     finalised_through: int = 0
@@ -99,19 +135,46 @@ class CommitObject:
     head_at_us: int = 0  # its time: commits never go back in time, whatever the clocks of their writers say
     withdrawn: tuple[str, ...] = ()  # writes told as not committed: tries that began before this object may not land
     swept_before_us: int = 0  # data files staged before this time may be gone: nobody may bring them along any more
-    schema: AcceptedSchema | None = None  # in the object that gave birth to the graph
-    format: int = field(default=FORMAT)
+    contains: Mapping[str, int] = field(default_factory=dict)  # which number of which line it includes
+    bindings: Mapping[str, Binding] = field(default_factory=dict)  # main's alone: the branches by their names
+    horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
+    going: tuple[str, ...] = ()  # closed lines that are about to be cleaned up
+    policy: Mapping[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+    later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are
 
     def __str__(self) -> str:
-        return f"seq={self.seq} op={self.op_id} epoch={self.epoch} owner={self.owner}"
+        return f"line={self.line} seq={self.seq} op={self.op_id} epoch={self.epoch} owner={self.owner}"
 
     def introduced(self) -> Mapping[str, Pin]:
         """The pins that this very object brought in."""
-        return {key: pin for key, pin in self.pins.items() if pin.since == self.seq}
+        return {key: pin for key, pin in self.pins.items() if pin.since == self.seq and pin.line == self.line}
+
+    def is_final(self, pin: Pin) -> bool:
+        """Whether a version is known to have its final name: where to look for it first, and no more than that."""
+        return pin.line == self.line and pin.since <= self.finalised_through
+
+
+_DEFAULTS = {
+    known.name: known.default_factory() if known.default_factory is not MISSING else known.default
+    for known in fields(CommitObject)
+    if known.default is not MISSING or known.default_factory is not MISSING
+}
+_ALWAYS = frozenset(("format",))
+_KNOWN = frozenset(known.name for known in fields(CommitObject)) - {"later"}
 
 
 def encode(obj: CommitObject) -> bytes:
-    return msgspec.json.encode(obj)
+    """An object as JSON, without fields that say nothing."""
+    said = {
+        name: value
+        for name in _KNOWN_IN_ORDER
+        if (value := getattr(obj, name)) != _DEFAULTS.get(name, MISSING) or name in _ALWAYS
+    }
+    return msgspec.json.encode({**said, **obj.later})
+
+
+_KNOWN_IN_ORDER = tuple(known.name for known in fields(CommitObject) if known.name in _KNOWN)
 
 
 class _Stamp(msgspec.Struct):
@@ -121,17 +184,20 @@ class _Stamp(msgspec.Struct):
 # Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
 _read_stamp = msgspec.json.Decoder(_Stamp).decode
 _read_object = msgspec.json.Decoder(CommitObject).decode
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode(data: bytes, *, where: str) -> CommitObject:
     """Read an object back; one of another format is refused before anything else in it is believed."""
     try:
         check_format(_read_stamp(data).format, where=where)
-        return _read_object(data)
+        later = {name: raw.copy() for name, raw in _read_fields(data).items() if name not in _KNOWN}
+        found = _read_object(data)
     except msgspec.DecodeError as error:
         raise InvariantViolation(
             f"{where} is not a commit object: {error}; keep the file and look at what wrote it", path=where
         ) from error
+    return replace(found, later=later) if later or found.later else found
 
 
 def check_format(found: int, *, where: str) -> None:
@@ -153,6 +219,29 @@ def check_format(found: int, *, where: str) -> None:
 # Putting
 
 
+def before_first(line: str, schema: SchemaRef) -> CommitObject:
+    """What the first object of main's line follows: nothing has happened yet."""
+    return CommitObject(line=line, seq=0, prev_op_id="", op_id="", epoch=1, owner=EMBEDDED, pins={}, schema=schema)
+
+
+def first_of(binding: Binding) -> CommitObject:
+    """The first object of a branch, which follows from its binding alone: whoever puts it puts the same bytes."""
+    return CommitObject(
+        line=binding.ulid,
+        seq=1,
+        prev_op_id="",
+        op_id=binding.ulid,
+        epoch=1,
+        owner=EMBEDDED,
+        pins=binding.pins,
+        schema=binding.schema,
+        head=binding.head,
+        head_at_us=binding.head_at_us,
+        swept_before_us=binding.swept_before_us,
+        contains={**binding.contains, binding.ulid: 1},
+    )
+
+
 def follow(
     newest: CommitObject,
     *,
@@ -160,42 +249,54 @@ def follow(
     changed: Mapping[str, Pin],
     commits: tuple[Commit, ...],
     finalised_through: int,
-    recoveries: tuple[Recovery, ...] = (),
 ) -> CommitObject:
     """The object that this writer may put after `newest`: its epoch and owner, its pins with ours laid over.
 
-    `finalised_through` never goes back: the larger of what S says and what the putter confirmed itself. A pin drops its
-    staging path once the number that introduced it is finalised, since its final name is known to be there.
+    Everything else is repeated. `finalised_through` never goes back: the larger of what S says and what the putter
+    confirmed itself.
     """
-    through = max(newest.finalised_through, finalised_through)
-    kept = {key: replace(pin, staging=None) if pin.since <= through else pin for key, pin in newest.pins.items()}
-    return CommitObject(
-        seq=newest.seq + 1,
+    seq = newest.seq + 1
+    introduced = {key: replace(pin, line=newest.line, since=seq) for key, pin in changed.items()}
+    return replace(
+        newest,
+        seq=seq,
         prev_op_id=newest.op_id,
         op_id=op_id,
-        epoch=newest.epoch,
-        owner=newest.owner,
-        pins={**kept, **{key: replace(pin, since=newest.seq + 1) for key, pin in changed.items()}},
+        pins={**newest.pins, **introduced},
         commits=commits,
-        recoveries=recoveries,
-        finalised_through=through,
+        recoveries=(),
+        withdrawn=(),
+        finalised_through=max(newest.finalised_through, finalised_through),
         head=commits[-1].commit_id if commits else newest.head,
         head_at_us=commits[-1].at_us if commits else newest.head_at_us,
-        swept_before_us=newest.swept_before_us,
+        contains={**newest.contains, newest.line: seq},
     )
 
 
-def remark(
-    newest: CommitObject,
-    *,
-    op_id: str,
-    recoveries: tuple[Recovery, ...] = (),
-    withdrawn: tuple[str, ...] = (),
-    swept_before_us: int = 0,
-) -> CommitObject:
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to be recorded in a line that changes no table. Only the line's owner puts it there; others ask it."""
+
+    remark_id: str
+    recoveries: tuple[Recovery, ...] = ()
+    withdrawn: tuple[str, ...] = ()
+    swept_before_us: int = 0
+
+
+def remarked(obj: CommitObject, remark: Remark) -> CommitObject:
+    """The object with a remark in it, beside all that it says already."""
+    return replace(
+        obj,
+        recoveries=(*obj.recoveries, *remark.recoveries),
+        withdrawn=(*obj.withdrawn, *remark.withdrawn),
+        swept_before_us=max(obj.swept_before_us, remark.swept_before_us),
+    )
+
+
+def follow_with(newest: CommitObject, remark: Remark) -> CommitObject:
     """The object that records something after `newest` and changes no table."""
-    said = follow(newest, op_id=op_id, changed={}, commits=(), finalised_through=0, recoveries=recoveries)
-    return replace(said, withdrawn=withdrawn, swept_before_us=max(newest.swept_before_us, swept_before_us))
+    said = follow(newest, op_id=remark.remark_id, changed={}, commits=(), finalised_through=0)
+    return remarked(said, remark)
 
 
 def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
@@ -204,13 +305,15 @@ def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObjec
     An object of its own with the next epoch, so that an epoch has one owner. `owner` is the putter's own incarnation,
     or `embedded`: a recovery that raises the epoch, or an owner that hands the line back.
     """
-    return replace(remark(newest, op_id=op_id), epoch=newest.epoch + 1, owner=owner)
+    return replace(follow_with(newest, Remark(op_id)), epoch=newest.epoch + 1, owner=owner)
 
 
 def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
     """Why `candidate` may not follow `newest`, or nothing if it may."""
     same_owner = (candidate.epoch, candidate.owner) == (newest.epoch, newest.owner)
     changes_owner = candidate.epoch == newest.epoch + 1 and not candidate.commits
+    if candidate.line != newest.line:
+        return f"is of line {candidate.line}, not of {newest.line}"
     if candidate.seq != newest.seq + 1:
         return f"number {candidate.seq} does not follow {newest.seq}"
     if candidate.prev_op_id != newest.op_id:
@@ -221,6 +324,8 @@ def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
         return f"takes finalised_through back from {newest.finalised_through} to {candidate.finalised_through}"
     if candidate.swept_before_us < newest.swept_before_us:
         return f"takes swept_before back from {newest.swept_before_us} to {candidate.swept_before_us}"
+    if any(candidate.contains.get(line, 0) < number for line, number in newest.contains.items()):
+        return f"contains less than {newest.contains}"
     if missing := sorted(newest.pins.keys() - candidate.pins.keys()):
         return f"forgets the pins of {', '.join(missing)}"
     return None

@@ -13,8 +13,19 @@ from typing import Protocol
 
 from omniray.engine.base.clock import suspension_aware_clock
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject, Fate, believable, fate, landed_in, unlawful
+from omniray.engine.line.commit_object import (
+    CommitObject,
+    Fate,
+    Remark,
+    believable,
+    change_owner,
+    fate,
+    follow_with,
+    landed_in,
+    unlawful,
+)
 from omniray.engine.store.object_store import Answer
 
 log = logging.getLogger("omniray")
@@ -25,14 +36,21 @@ EXTEND_TRIES_MAX = 200
 
 
 class LineEnd(Protocol):
-    """The end of a line for somebody who records things there: one's own `Tip`, or the mouth of the line's owner."""
+    """The end of a line for somebody who records things there: one's own `Tip`, or the way to the line's owner."""
 
     @property
     def newest(self) -> CommitObject: ...
 
     def refresh(self) -> CommitObject: ...
 
-    def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None: ...
+    def record(self, build: Callable[[CommitObject], Remark | None]) -> CommitObject | None:
+        """Have the line say what `build` makes of the newest object; the newest object then, None if it made nothing.
+
+        It is built anew on top of whoever was faster.
+        """
+
+    def raise_epoch(self, above: int, owner: str) -> None:
+        """Fence everything that was begun in the epoch `above` or before, if the line is `owner`'s."""
 
 
 class Tip:
@@ -92,6 +110,21 @@ class Tip:
             self.newest, self._read_at = ours, put_at
             self._log.hint(ours)
         return verdict
+
+    def record(self, build: Callable[[CommitObject], Remark | None]) -> CommitObject | None:
+        def followed(newest: CommitObject) -> CommitObject | None:
+            remark = build(newest)
+            return None if remark is None else follow_with(newest, remark)
+
+        return self.extend(followed)
+
+    def raise_epoch(self, above: int, owner: str) -> None:
+        def build(newest: CommitObject) -> CommitObject | None:
+            if newest.epoch > above or newest.owner != owner:
+                return None
+            return change_owner(newest, op_id=new_ulid(), owner=owner)
+
+        self.extend(build)
 
     def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
         """Put what `build` makes of the newest object, anew on top of whoever was faster; None where it made nothing.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omniray.engine.base.errors import Fenced, LineOwned
+from omniray.engine.base.errors import Fenced, InvariantViolation, LineOwned
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import Process, is_known_dead, this_process
 from omniray.engine.base.ulids import new_ulid
@@ -16,6 +16,7 @@ from omniray.engine.line.commit_object import EMBEDDED, CommitObject, change_own
 from omniray.engine.line.line_end import Tip
 
 _SEPARATOR = "|"
+_OWNER_SHOWN_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,15 @@ class Incarnation:
 
     @classmethod
     def parse(cls, owner: str) -> Incarnation:
-        ulid, host, pid, started, address = owner.split(_SEPARATOR, 4)
-        return cls(ulid, Process(host, int(pid), started), address)
+        try:
+            ulid, host, pid, started, address = owner.split(_SEPARATOR, 4)
+            return cls(ulid, Process(host, int(pid), started), address)
+        except ValueError as error:
+            raise InvariantViolation(
+                f"the line's owner {owner[:_OWNER_SHOWN_MAX]!r} can't be read: if no coordinator serves the graph, "
+                "'omniray recover --take-over' hands the branch back",
+                owner=owner[:_OWNER_SHOWN_MAX],
+            ) from error
 
 
 def is_owner_known_dead(owner: str) -> bool:

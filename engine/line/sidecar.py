@@ -7,6 +7,7 @@ A load that stages data files for a while leaves one too, of kind `Staging`: it 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,18 +16,21 @@ from dataclasses import dataclass
 import msgspec
 from ulid import ULID
 
-from omniray.engine.base.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.process import Process
 from omniray.engine.base.ulids import is_ulid
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, ObjectStore
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "__recovery"
+UNREADABLE = f"{FOLDER}/unreadable"
 STAGING = "Staging"
 _SUFFIX = ".json"
 _PUT_TRIES_MAX = 4
 _READING_THREADS = 16
+
+log = logging.getLogger("omniray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,6 @@ class SidecarTable:
     table_path: str
     expected_version: int  # of the pin that it builds on
     transaction_uuid: str
-    table_branch: str = ""
     files: tuple[str, ...] = ()
 
 
@@ -53,7 +56,7 @@ class SidecarTable:
 class Sidecar:
     operation_id: str
     kind: str
-    branch: str
+    line: str  # the branch by its ULID: the operation is judged on this line and no other
     epoch: int
     owner: str
     process: Process
@@ -68,7 +71,6 @@ class Sidecar:
         base: CommitObject,
         operation_id: str,
         kind: str,
-        branch: str,
         process: Process,
         intents: Iterable[SidecarIntent],
         tables: Iterable[SidecarTable],
@@ -77,7 +79,7 @@ class Sidecar:
         return cls(
             operation_id=operation_id,
             kind=kind,
-            branch=branch,
+            line=base.line,
             epoch=base.epoch,
             owner=base.owner,
             process=process,
@@ -109,22 +111,15 @@ def encode(sidecar: Sidecar) -> bytes:
 
 
 def decode(data: bytes, *, where: str) -> Sidecar:
-    """Read a sidecar back; one that can't be read is refused and kept, since it says what somebody was about to do."""
+    """Read a sidecar back; raises `InvariantViolation` for one that can't be read."""
     try:
         found = _read_stamp(data).format
-        if found != FORMAT:
-            raise FormatMismatch(
-                f"{where} has format {found}, this omniray reads only {FORMAT}: recover the graph with the omniray "
-                "that wrote it",
-                found=found, served=FORMAT,
-            )  # fmt: skip
-        return _read_sidecar(data)
+        if found == FORMAT:
+            return _read_sidecar(data)
+        reason = f"it has format {found}, and this omniray reads only {FORMAT}"
     except msgspec.DecodeError as error:
-        raise InvariantViolation(
-            f"{where} is not a sidecar: {error}; it is kept: look at what wrote it, and move it away to go on without "
-            "recovering that operation",
-            path=where,
-        ) from error
+        raise InvariantViolation(f"{where} is not a sidecar: {error}", path=where) from error
+    raise InvariantViolation(f"{where} is not a sidecar that can be read here: {reason}", path=where)
 
 
 def _lost(operation_id: str) -> Sidecar:
@@ -137,10 +132,14 @@ def _lost(operation_id: str) -> Sidecar:
 
 
 class Sidecars:
-    """The sidecars of a graph. They never change, so those read are kept until they are gone from the listing."""
+    """The sidecars of a graph. They never change, so those read are kept until they are gone from the listing.
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    One that can't be read blocks nobody: it is moved to `__recovery/unreadable/`, with a loud note, unless these are
+    `read_only`. Nobody knows which tables it spoke of, so while it is there the sweep spares all that is younger.
+    """
+
+    def __init__(self, store: ObjectStore, *, read_only: bool = False) -> None:
+        self._store, self._read_only = store, read_only
         self._read: dict[str, Sidecar] = {}
 
     def path(self, operation_id: str) -> str:
@@ -173,8 +172,27 @@ class Sidecars:
         data = self._store.get(path)
         if data is None:
             return None
-        sidecar = self._read[operation_id] = decode(data, where=path) if data.strip(b"\0") else _lost(operation_id)
+        try:
+            sidecar = decode(data, where=path) if data.strip(b"\0") else _lost(operation_id)
+        except InvariantViolation as error:
+            self._set_aside(operation_id, data, error)
+            return None
+        self._read[operation_id] = sidecar
         return sidecar
+
+    def _set_aside(self, operation_id: str, data: bytes, error: InvariantViolation) -> None:
+        aside = f"{UNREADABLE}/{operation_id}{_SUFFIX}"
+        log.error("event=unreadable_sidecar path=%s kept_as=%s error=%s", self.path(operation_id), aside, error)
+        if not self._read_only:
+            self._store.put(aside, data)
+            self._store.delete(self.path(operation_id))
+
+    def unreadable_since_us(self) -> int | None:
+        """When the oldest operation began whose sidecar can't be read; None if all can."""
+        aside = (file.path.rpartition("/")[2].removesuffix(_SUFFIX) for file in self._store.files(UNREADABLE))
+        there = [one for one in self.listed() if self._read_only and self.read(one) is None]
+        began = [int(ULID.from_str(one).milliseconds) * 1000 for one in (*aside, *there) if is_ulid(one)]
+        return min(began, default=None)
 
     def read_all(self, operation_ids: Iterable[str]) -> list[Sidecar]:
         with ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="omniray-sidecar") as pool:

@@ -1,6 +1,6 @@
 """The sweep: deletes files that nothing refers to, and nothing else, beside writers that go on.
 
-Writers that were killed leave data files, deletion files, transactions, staging manifests and temporary files; folds
+Writers that were killed leave data files, deletion files, transactions, staged manifests and temporary files; folds
 leave data files that they replaced. Age alone says nothing about a file: it may be part of every version, or staged by
 a load that is about to commit. So the sweep goes by reference, in this order:
 
@@ -24,19 +24,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from omniray.engine.base.errors import NotFound, OmnirayError, StorageError
+from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history import audit, manifest
-from omniray.engine.history.manifest import Manifest
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_log import FOLDER as COMMITS
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, SEQ_MAX, CommitObject, remark
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import LineEnd
 from omniray.engine.line.owner import refuse_stranger
 from omniray.engine.line.sidecar import Sidecars
-from omniray.engine.schema.types import Schema
 from omniray.engine.store.object_store import PROBE, ObjectStore, StoredFile, store_now_us
+from omniray.engine.tables.version_names import own_path, version_of
 from omniray.engine.tables.versions import VersionReader
 
 log = logging.getLogger("omniray")
@@ -44,7 +47,7 @@ log = logging.getLogger("omniray")
 OLDER_THAN_S = 3600.0
 DELETE_FILES = 1000
 READING_THREADS = 16
-SYSTEM_TABLES = (manifest.PATH, audit.PATH)
+CLOCK_SKEW_US = 3600 * 10**6
 ELSEWHERE = ""
 
 
@@ -63,12 +66,12 @@ class Kind(StrEnum):
 _TEMPORARY = re.compile(rf"(.*/)?(\.tmp-[^/]+|\.tmp\w{{6}}|[^/]+#\d+)|{PROBE}/.+")
 _IN_TABLE = {
     Kind.REFERABLE: re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn"),
-    Kind.STAGING: re.compile(r"_versions/\d{20}\.manifest-[^/]+"),
+    Kind.STAGING: re.compile(r"_staged/[^/]+/\d{20}\.manifest|_versions/\d{20}\.manifest-[^/]+"),
     Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # wherever it lies: a repair may have set it aside
     Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
 }
 _MANIFEST_LIKE = ".manifest"
-_ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|_schema\.pg|__schema_state\.json")}
+_ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|__schema/.+\.pg|__graph\.json")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,7 @@ def sort_out(files: Iterable[StoredFile], tables: Collection[str], before_us: in
 
 
 def _table_of(path: str, tables: Collection[str]) -> str:
+    """The table that a file is part of: they lie one or two folders deep."""
     first, _, rest = path.partition("/")
     for table in (first, f"{first}/{rest.partition('/')[0]}"):
         if table in tables:
@@ -207,15 +211,16 @@ def _is_orphan(table: str, path: str, evidence: Evidence) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """Sweeps one graph; what it needs of it."""
+    """Sweeps one graph, at the end of main's line; what other lines pin speaks for files as well."""
 
-    store: ObjectStore
-    log: CommitLog
+    branch: OpenBranch
     tip: LineEnd
-    manifest: Manifest
     finaliser: Finaliser
-    schema: Schema
     owner: str = EMBEDDED
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.branch.store
 
     def sweep(self, *, now_us: int, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete every file of the layout that is older than a time and that nothing refers to.
@@ -231,9 +236,15 @@ class Sweeper:
             # A clock ahead of the one that dates the files would make young ones look old, and stay in the line.
             before_us = min(now_us, store_now_us(self.store)) - older_than_us
             barrier, spared = self._announce(before_us), {}
-        listing = sort_out(self.store.files(""), {*self._table_keys(), *SYSTEM_TABLES}, before_us)
+        sidecars = Sidecars(self.store, read_only=dry_run)
+        unreadable_us = sidecars.unreadable_since_us()
+        if unreadable_us is not None:  # nobody knows which tables it speaks of: what is younger stays
+            before_us = min(before_us, unreadable_us - CLOCK_SKEW_US)
+        lines = self._lines()
+        tables = {pin.path for line in lines for pin in line.pins.values()}
+        listing = sort_out(self.store.files(""), {*tables, *_system_tables(lines, self.branch)}, before_us)
         reach(Point.SWEEP_AFTER_FILES)
-        spared |= self._named_by_sidecars() | listing.strange
+        spared |= _named_by(sidecars) | listing.strange
         reach(Point.SWEEP_AFTER_SIDECARS)
         pinned_staging = self._pinned_staging(self._newest())
         references, unread = self._read_references(listing, spared, barrier)
@@ -244,26 +255,30 @@ class Sweeper:
         log.info("event=sweep before_us=%d orphans=%d dry_run=%s", before_us, report.deleted.files, dry_run)
         return report
 
-    def _table_keys(self) -> dict[str, str]:
-        return {type.path: type.table_key for type in self.schema}
-
     def _newest(self) -> CommitObject:
-        newest = self.log.newest_listed()
+        newest = self.branch.log.newest_listed()
         if newest is None:
-            raise NotFound(f"no graph at {self.store.uri}; create one with 'omniray init'", uri=self.store.uri)
+            refuse_gone(self.store, self.branch.graph_id)
+            raise StorageError(f"{self.store.uri} has no line of commits; try again")
         return newest
+
+    def _lines(self) -> list[CommitObject]:
+        """The newest object of every line that there is."""
+        ulids = (name.rstrip("/") for name in self.store.names(COMMITS))
+        lines = (CommitLog(self.store, BranchId(ulid, ulid)).newest_listed() for ulid in ulids)
+        return [newest for newest in lines if newest is not None]
 
     # Before the look
 
     def _announce(self, swept_before_us: int) -> CommitObject:
         """Put the time into the line, and finish Phase D up to there."""
 
-        def build(newest: CommitObject) -> CommitObject:
+        def build(newest: CommitObject) -> Remark:
             refuse_stranger(self.owner, newest)
             reach(Point.SWEEP_BEFORE_PUT)
-            return remark(newest, op_id=new_ulid(), swept_before_us=swept_before_us)
+            return Remark(new_ulid(), swept_before_us=swept_before_us)
 
-        ours = self.tip.extend(build)
+        ours = self.tip.record(build)
         assert ours is not None, "an object is always built"
         reach(Point.SWEEP_AFTER_PUT)
         self.finaliser.notice(ours)
@@ -272,28 +287,18 @@ class Sweeper:
 
     def _unfinished(self, newest: CommitObject) -> dict[str, str]:
         """Tables with versions that are not known to have their final names, and so can't be read."""
-        folded_through = self.manifest.folded_through()
-        objects = self.log.down_to(newest, folded_through + 1)
-        keys = {key for obj in objects if obj.seq > folded_through for key in obj.introduced()}
-        return {
-            path: "Phase D of its newest version is not finished"
-            for path, key in self._table_keys().items()
-            if key in keys
-        }
+        done = self.branch.manifest.folded().named_through
+        objects = self.branch.log.down_to(newest, done + 1)
+        pins = (pin for obj in objects if obj.seq > done for pin in obj.introduced().values())
+        return {pin.path: "Phase D of its newest version is not finished" for pin in pins}
 
     # The look
 
-    def _named_by_sidecars(self) -> dict[str, str]:
-        """Tables that somebody is at work on, with whoever it is."""
-        sidecars = Sidecars(self.store)
-        found = sidecars.read_all(sidecars.listed())
-        return {table.table_path: f"in use by {sidecar}" for sidecar in found for table in sidecar.tables}
-
     def _pinned_staging(self, newest: CommitObject) -> set[str]:
-        """The staging names that objects pin whose Phase D is not known to be through."""
-        done = max(newest.finalised_through, self.manifest.folded_through())  # what is folded has its final names
-        objects = self.log.down_to(newest, done + 1)
-        return {pin.staging for obj in objects for pin in obj.pins.values() if pin.staging is not None}
+        """The own names of versions that main's line pins and whose Phase D is not known to be through."""
+        done = max(newest.finalised_through, self.branch.manifest.folded().named_through)
+        objects = self.branch.log.down_to(newest, done + 1)
+        return {own_path(pin, self.branch.graph_id) for obj in objects for pin in obj.pins.values()}
 
     def _read_references(
         self, listing: Listing, spared: Collection[str], barrier: CommitObject
@@ -325,9 +330,9 @@ class Sweeper:
         found = listing.manifests[table] | {path for path in fresh if kind_of(table, path) is Kind.MANIFEST}
         if not found:
             raise StorageError(f"{table} has no version")
-        key = self._table_keys().get(table)
-        if key is not None and not any(_version_of(path) == barrier.pins[key].version for path in found):
-            raise StorageError(f"version {barrier.pins[key].version}, which the graph pins, was not found")
+        for pin in barrier.pins.values():
+            if pin.path == table and not any(version_of(path) == pin.version for path in found):
+                raise StorageError(f"version {pin.version}, which the graph pins, was not found")
         return found
 
     # The deed
@@ -339,5 +344,13 @@ class Sweeper:
             reach(Point.SWEEP_AFTER_DELETE)
 
 
-def _version_of(manifest_path: str) -> int:
-    return SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(".manifest"))
+def _named_by(sidecars: Sidecars) -> dict[str, str]:
+    """Tables that somebody is at work on, on whichever branch, with whoever it is."""
+    found = sidecars.read_all(sidecars.listed())
+    return {table.table_path: f"in use by {sidecar}" for sidecar in found for table in sidecar.tables}
+
+
+def _system_tables(lines: Iterable[CommitObject], branch: OpenBranch) -> set[str]:
+    """The folded lines and the audit: Lance tables too, which nobody pins."""
+    folded = {manifest.path_of(BranchId(line.line, line.line)) for line in lines if line.line != branch.graph_id}
+    return {manifest.MAIN_PATH, audit.PATH, *folded}

@@ -12,23 +12,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from omniray.engine.base.errors import InputError, NotFound
 from omniray.engine.base.ulids import is_ulid
-from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.history.lineage import Lineage
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Pin
-from omniray.engine.line.line_end import Tip
 from omniray.engine.reading.table_diff import Kind, difference
-from omniray.engine.schema.types import Schema
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.cache import TableCache
-from omniray.engine.tables.storage import TableStorage
 from omniray.engine.tables.table import Table
 
 BEGINNING = 0
@@ -44,6 +36,7 @@ class TableStep:
     table_key: str
     before: Pin
     after: Pin
+    is_final: bool  # whether both have their final names
 
     @property
     def commit_id(self) -> str:
@@ -65,22 +58,10 @@ class Change:
 class Changes:
     """Reads the change stream of a graph's branch; nothing is ever written."""
 
-    def __init__(self, lineage: Lineage, tip: Tip, cache: TableCache, schema: Schema) -> None:
-        self._lineage, self._tip, self._cache = lineage, tip, cache
-        self.schema = schema
+    def __init__(self, branch: OpenBranch) -> None:
+        self._lineage, self._tip, self._cache = branch.lineage, branch.tip, branch.cache
+        self.schema = branch.schema
         self._last: dict[str, Table] = {}  # what a step comes to is what the next one starts from
-
-    @classmethod
-    def of(cls, store: ObjectStore) -> Changes:
-        """The stream of the graph in a store."""
-        log, manifest = CommitLog(store, MAIN_BRANCH), Manifest(store, MAIN)
-        schema = read_schema(store, log)[0]
-        newest = log.newest()
-        if newest is None:
-            raise NotFound(f"no graph at {store.uri}; create one with 'omniray init'", uri=store.uri)
-        tip = Tip(log, newest, is_folded=manifest.is_folded)
-        cache = TableCache(store, TableStorage(store), schema, read_only=True)
-        return cls(Lineage(log, manifest, tip.refresh), tip, cache, schema)
 
     def newest_seq(self, reached: int = BEGINNING) -> int:
         """The number of the newest step, for a reader that has come as far as `reached`."""
@@ -112,21 +93,20 @@ class Changes:
         pins = self._lineage.pins_at(after, newest)
         for step in itertools.takewhile(lambda step: step.seq <= through, self._lineage.steps(after, newest)):
             for key in sorted(step.pins.keys() & pins.keys() & keys):
-                yield TableStep(
-                    step.seq, step.commit_ids, key, _final(pins[key], newest), _final(step.pins[key], newest)
-                )
+                is_final = newest.is_final(pins[key]) and newest.is_final(step.pins[key])
+                yield TableStep(step.seq, step.commit_ids, key, pins[key], step.pins[key], is_final)
             pins |= step.pins
 
     def read(self, step: TableStep) -> Iterator[tuple[Kind, pa.Table]]:
         """The rows of a step, a bounded number at a time; each id comes once."""
-        before = self._open(step.table_key, step.before)
-        after = self._open(step.table_key, step.after)
+        before = self._open(step.table_key, step.before, step.is_final)
+        after = self._open(step.table_key, step.after, step.is_final)
         yield from difference(before, after)
 
-    def _open(self, table_key: str, pin: Pin) -> Table:
+    def _open(self, table_key: str, pin: Pin, is_final: bool) -> Table:
         last = self._last.get(table_key)
         if last is None or (last.version, last.transaction) != (pin.version, pin.transaction):
-            last = self._last[table_key] = self._cache.open(table_key, pin)
+            last = self._last[table_key] = self._cache.open(table_key, pin, is_final=is_final)
         return last
 
 
@@ -139,8 +119,3 @@ def _check_range(after: int, through: int, newest: CommitObject) -> None:
             "back; read a snapshot, and go on from its commit",
             seq=through, newest=newest.seq,
         )  # fmt: skip
-
-
-def _final(pin: Pin, newest: CommitObject) -> Pin:
-    """The pin without its staging path, once the line says that it has its final name."""
-    return replace(pin, staging=None) if pin.since <= newest.finalised_through else pin

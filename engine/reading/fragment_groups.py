@@ -1,7 +1,7 @@
 """A table of a snapshot cut into groups of fragments, each of which any process may read on its own.
 
 A group names the pinned version and its fragments, so it is small, it pickles, and it means the same rows wherever and
-whenever it is read. Whoever cuts has opened the version and knows that it has its final name: readers need not wait.
+whenever it is read.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import Pin
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.cache import TableCache
-from omniray.engine.tables.storage import TableStorage
 from omniray.engine.tables.table import Fragment, Table
 
 GROUP_ROWS = 1 << 18
@@ -29,16 +25,14 @@ class FragmentGroup:
 
     table_key: str
     pin: Pin
+    is_final: bool
     fragments: tuple[int, ...]
 
 
-def cut(table: Table, pin: Pin, group_rows: int = GROUP_ROWS) -> list[FragmentGroup]:
-    """Cut an open table into groups of about so many rows; a larger fragment is a group of its own.
-
-    The handle of whoever wrote the version may be older than its final name: readers are told of both names, and wait.
-    """
+def cut(table: Table, pin: Pin, *, is_final: bool = False, group_rows: int = GROUP_ROWS) -> list[FragmentGroup]:
+    """Cut an open table into groups of about so many rows; a larger fragment is a group of its own."""
     groups = grouped(table.fragments(), group_rows)
-    return [FragmentGroup(table.type.table_key, pin, tuple(f.id for f in group)) for group in groups]
+    return [FragmentGroup(table.type.table_key, pin, is_final, tuple(f.id for f in group)) for group in groups]
 
 
 def grouped(fragments: Sequence[Fragment], group_rows: int) -> Iterator[list[Fragment]]:
@@ -54,15 +48,14 @@ def grouped(fragments: Sequence[Fragment], group_rows: int) -> Iterator[list[Fra
 
 
 class GroupReader:
-    """Reads groups of one graph, in a process that writes nothing."""
+    """Reads groups of one branch, in a process that writes nothing."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._schema = read_schema(store, CommitLog(store, MAIN_BRANCH))[0]
-        self._cache = TableCache(store, TableStorage(store), self._schema, read_only=True)
+    def __init__(self, branch: OpenBranch) -> None:
+        self._cache = branch.cache
 
     def read(
         self, group: FragmentGroup, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None
     ) -> pa.RecordBatchReader:
         """The rows of a group in a stream; only the columns and rows asked for are read."""
-        table = self._cache.open(group.table_key, group.pin)
+        table = self._cache.open(group.table_key, group.pin, is_final=group.is_final)
         return table.scan(columns, where, fragments=group.fragments)

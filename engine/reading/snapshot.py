@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import duckdb
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.base.suggestions import nearest
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.reading.fragment_groups import FragmentGroup, cut
 from omniray.engine.rows.export import export_records
-from omniray.engine.schema.types import ElementType, Schema
-from omniray.engine.tables.cache import TableCache
+from omniray.engine.schema.types import ElementType
 from omniray.engine.tables.table import Table
 
 Filter: TypeAlias = pc.Expression | str
@@ -26,12 +26,18 @@ _MISSING_TABLE = re.compile(r"Table with name (.+) does not exist")
 class Snapshot:
     """The graph as of one commit. Tables are opened when they are first read."""
 
-    def __init__(self, branch: str, commit_id: str, schema: Schema, pins: Mapping[str, Pin], cache: TableCache) -> None:
-        self.branch = branch
+    def __init__(
+        self,
+        branch: OpenBranch,
+        commit_id: str,
+        pins: Mapping[str, Pin],
+        is_final: Callable[[Pin], bool],
+    ) -> None:
+        self.branch = branch.branch.name
         self.commit_id = commit_id
-        self.schema = schema
-        self._pins = pins
-        self._cache = cache
+        self.schema = branch.schema
+        self._pins, self._is_final = pins, is_final
+        self._cache = branch.cache
 
     def __repr__(self) -> str:
         return f"Snapshot(branch={self.branch!r}, commit_id={self.commit_id!r})"
@@ -75,7 +81,8 @@ class Snapshot:
     def groups(self, type_name: str) -> list[FragmentGroup]:
         """A type's rows in parts of about equal size, which other processes read (`partitions.GroupReader`)."""
         type = self.schema.type(type_name)
-        return cut(self._open(type), self._pins[type.table_key])
+        pin = self._pins[type.table_key]
+        return cut(self._open(type), pin, is_final=self._is_final(pin))
 
     def sql(self, query: str) -> pa.Table:
         """Run one SELECT over the snapshot, every type a table of its name (DuckDB)."""
@@ -113,7 +120,8 @@ class Snapshot:
         return f"no table {missing[1]!r}{hint}; every type is a table of its name: {', '.join(types)}"
 
     def _open(self, type: ElementType) -> Table:
-        return self._cache.open(type.table_key, self._pins[type.table_key])
+        pin = self._pins[type.table_key]
+        return self._cache.open(type.table_key, pin, is_final=self._is_final(pin))
 
 
 def _read_all(reader: pa.RecordBatchReader) -> pa.Table:

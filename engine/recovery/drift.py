@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from omniray.engine.base.errors import InvariantViolation, NotFound
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.base.errors import InvariantViolation, NotFound, StorageError
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.recovery.rules import TableClass, TableFacts, classify
-from omniray.engine.schema.types import ElementType, Schema
+from omniray.engine.schema.types import ElementType
 from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import FinalName, observe_final_name
+from omniray.engine.tables.version_names import own_path
 from omniray.engine.tables.versions import VersionFacts, VersionReader
+
+LOOKS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,38 +108,55 @@ class Drift:
         return f"{self.table_key}: {self.kind}, pinned {self.pinned}, HEAD {self.head}: {what or 'already gone'}"
 
 
-def sight(
-    store: ObjectStore, log: CommitLog, schema: Schema, newest: Callable[[], CommitObject], table_keys: Iterable[str]
-) -> Sighting:
-    """Find out which of the tables have drifted; `newest` reads the line's newest object when it is called."""
-    types = [_type(schema, key) for key in table_keys]
-    folded_through = Manifest(store, log.branch.name).folded_through()  # before HEAD: these names are final by then
-    heads = {type.table_key: archive.newest_version(store, type.path) for type in types}
-    line = newest()
-    done = max(line.finalised_through, folded_through)
-    unfinished = tuple(obj for obj in reversed(log.down_to(line, done + 1)) if obj.seq > done)
-    found = (_look(store, type, line.pins[type.table_key], heads[type.table_key], unfinished) for type in types)
-    return Sighting(line, unfinished, tuple(table for table in found if table is not None))
+def sight(branch: OpenBranch, newest: Callable[[], CommitObject], table_keys: Iterable[str]) -> Sighting:
+    """Find out which of the tables have drifted; `newest` reads the line's newest object when it is called.
+
+    From an object that is not the newest any more, a version whose Phase D ran meanwhile may seem to be nowhere. So
+    that is believed only of the newest object.
+    """
+    wanted = [_known(branch, table_key) for table_key in table_keys]
+    for _ in range(LOOKS_MAX):
+        named_through = branch.manifest.folded().named_through  # before HEAD: these names are final by then
+        line = newest()
+        heads = {key: old_versions.newest_version(branch.store, line.pins[key].path) for key in wanted}
+        line = newest()
+        done = max(line.finalised_through, named_through)
+        unfinished = tuple(obj for obj in reversed(branch.log.down_to(line, done + 1)) if obj.seq > done)
+        try:
+            found = [_look(branch, key, line, heads[key], done, unfinished) for key in wanted]
+        except InvariantViolation:
+            if newest().op_id == line.op_id:
+                raise
+        else:
+            return Sighting(line, unfinished, tuple(table for table in found if table is not None))
+    raise StorageError(f"the line moved during {LOOKS_MAX} looks at the tables; try again")
 
 
-def _type(schema: Schema, table_key: str) -> ElementType:
-    if table_key not in schema.by_table_key:
-        raise NotFound(f"no table {table_key!r}; the graph has {', '.join(schema.by_table_key)}", table_key=table_key)
-    return schema.by_table_key[table_key]
+def _known(branch: OpenBranch, table_key: str) -> str:
+    if table_key not in branch.schema.by_table_key:
+        known = ", ".join(branch.schema.by_table_key)
+        raise NotFound(f"no table {table_key!r}; the graph has {known}", table_key=table_key)
+    return table_key
 
 
 def _look(
-    store: ObjectStore, type: ElementType, pin: Pin, head: int, unfinished: Sequence[CommitObject]
+    branch: OpenBranch,
+    table_key: str,
+    line: CommitObject,
+    head: int,
+    done: int,
+    unfinished: Sequence[CommitObject],
 ) -> DriftedTable | None:
-    own = tuple(_unfinished(store, type.table_key, unfinished))
-    match classify(False, _facts(store, pin, head, own)):
+    pin, type = line.pins[table_key], branch.schema.by_table_key[table_key]
+    own = tuple(_unfinished(branch.store, table_key, unfinished))
+    match classify(False, _facts(branch, pin, head, pin.since <= done, own)):
         case TableClass.NO_MOVEMENT:
             return None
         case TableClass.INVARIANT_VIOLATION:
             raise InvariantViolation(
-                f"{type.table_key}: version {pin.version} is pinned and nowhere to be found, HEAD is {head}; "
-                f"restore {type.path}/_versions from a backup",
-                table_key=type.table_key, version=pin.version, head=head,
+                f"{table_key}: version {pin.version} is pinned and nowhere to be found, HEAD is {head}; "
+                f"restore {pin.path}/_versions from a backup",
+                table_key=table_key, version=pin.version, head=head,
             )  # fmt: skip
         case kind:
             return DriftedTable(type, kind, pin, head, own)
@@ -150,7 +169,7 @@ def _unfinished(store: ObjectStore, table_key: str, objects: Iterable[CommitObje
             yield Unfinished(pin, commits, observe_final_name(store, pin))
 
 
-def _facts(store: ObjectStore, pin: Pin, head: int, unfinished: Sequence[Unfinished]) -> TableFacts:
+def _facts(branch: OpenBranch, pin: Pin, head: int, is_final: bool, unfinished: Sequence[Unfinished]) -> TableFacts:
     """The facts of the newest pin; a name that was taken from an older one counts as taken from it."""
     names = [one.final_name for one in unfinished]
     if FinalName.FOREIGN in names:
@@ -159,15 +178,17 @@ def _facts(store: ObjectStore, pin: Pin, head: int, unfinished: Sequence[Unfinis
         name = names[-1]
     else:
         name = FinalName.OURS if head >= pin.version else FinalName.ABSENT
-    if name is FinalName.ABSENT and pin.staging is not None and store.get(pin.staging) is None:
-        name = observe_final_name(store, pin)  # another process may have finished Phase D meanwhile
-        return TableFacts(pin.version, head, name, has_staging_name=False)
-    return TableFacts(pin.version, head, name, has_staging_name=pin.staging is not None)
+    if name is not FinalName.ABSENT or is_final:
+        return TableFacts(pin.version, head, name, has_own_name=False)
+    has_own_name = branch.store.get(own_path(pin, branch.graph_id)) is not None
+    if not has_own_name:
+        name = observe_final_name(branch.store, pin)  # another process may have finished Phase D meanwhile
+    return TableFacts(pin.version, head, name, has_own_name)
 
 
 def describe(versions: VersionReader, table: DriftedTable) -> Drift:
     """Read what the foreign versions of a table did."""
-    newest = versions.open_foreign(table.type, table.head or table.foreign_versions[0])
+    newest = versions.open_foreign(table.type, table.pin.path, table.head or table.foreign_versions[0])
     numbers = sorted({number for version in table.foreign_versions for number in (version - 1, version)})
     facts = {one.version: one for one in versions.describe(newest, numbers)}
     foreign = (_foreign(table.type, facts, version) for version in table.foreign_versions if version in facts)

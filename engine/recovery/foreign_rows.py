@@ -66,7 +66,7 @@ def _take(log: KeyLog, table: Table) -> None:
 
 
 def _raw(table: Table) -> Iterator[RawBatch]:
-    source, first = f"{table.type.path} version {table.version}", 1
+    source, first = f"{table.path} version {table.version}", 1
     for batch in table.scan():
         columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
         yield RawBatch(table.type, columns, numbered(first, batch.num_rows), source)

@@ -1,7 +1,7 @@
 """Final names that a foreign writer took, given back to the versions which the line pins.
 
 A foreign commit between a write's Phase C and its Phase D finds the next number free and takes it. The write was
-acknowledged and its manifest is there, under its staging name; so the foreign manifest is copied aside and the final
+acknowledged and its manifest is there, under its own name; so the foreign manifest is copied aside and the final
 name is overwritten. Overwriting is safe where deleting is not: for a number that the line pins there is one right
 content for ever, so a process that slept before its put, and wakes when the name was given back long ago, writes the
 same bytes once more. A delete by such a process would take away a name that belongs to somebody by then. Only a repair,
@@ -14,57 +14,57 @@ import hashlib
 
 from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Point, reach
-from omniray.engine.line.commit_object import SEQ_MAX, Pin
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.commit_object import Pin
 from omniray.engine.recovery.drift import DriftedTable
-from omniray.engine.schema.types import ElementType
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables.final_names import give_final_name
-from omniray.engine.tables.version_names import final_path, history_path, transaction_mark
+from omniray.engine.tables.version_names import final_path, history_path, manifest_name, own_path, transaction_mark
 
 
-def reclaim(store: ObjectStore, table: DriftedTable) -> list[str]:
+def reclaim(branch: OpenBranch, table: DriftedTable) -> list[str]:
     """Give all unfinished versions of a table their final names, in the line's order; returns what was put aside."""
     aside: list[str] = []
     for one in table.unfinished:
-        aside += _overwrite_foreign(store, table.type, one.pin)
-        give_final_name(store, table.table_key, one.pin)
+        aside += _overwrite_foreign(branch, table.table_key, one.pin)
+        give_final_name(branch.store, branch.graph_id, table.table_key, one.pin)
     return aside
 
 
-def _overwrite_foreign(store: ObjectStore, type: ElementType, pin: Pin) -> list[str]:
+def _overwrite_foreign(branch: OpenBranch, table_key: str, pin: Pin) -> list[str]:
     """Overwrite what is not ours, under the final name or, if it has been moved there meanwhile, in the history."""
     aside: list[str] = []
-    for path in (final_path(type.path, pin.version), history_path(type.path, pin.version)):
-        found = None if pin.staging is None else store.get(path)
+    for path in (final_path(pin.path, pin.version), history_path(pin.path, pin.version)):
+        found = branch.store.get(path)
         if found is None or transaction_mark(pin) in found:
             continue
-        ours = _staged_bytes(store, type, pin)
-        aside.append(_put_aside(store, type, pin.version, found))
+        ours = _own_bytes(branch, table_key, pin)
+        aside.append(_put_aside(branch.store, pin, found))
         reach(Point.REPAIR_AFTER_ASIDE)
-        store.put(path, ours)
+        branch.store.put(path, ours)
         reach(Point.REPAIR_AFTER_FINAL_NAME)
     return aside
 
 
-def _staged_bytes(store: ObjectStore, type: ElementType, pin: Pin) -> bytes:
-    assert pin.staging is not None, "a version whose final name is foreign has not been finalised"
-    ours = store.get(pin.staging)
+def _own_bytes(branch: OpenBranch, table_key: str, pin: Pin) -> bytes:
+    path = own_path(pin, branch.graph_id)
+    ours = branch.store.get(path)
     if ours is None or transaction_mark(pin) not in ours:
         raise InvariantViolation(
-            f"{type.table_key}: version {pin.version} is pinned, its final name holds a foreign manifest, and its own "
-            f"({pin.staging}) is gone; restore the file from a backup",
-            table_key=type.table_key, version=pin.version,
+            f"{table_key}: version {pin.version} is pinned, its final name holds a foreign manifest, and its own "
+            f"({path}) is gone; restore the file from a backup",
+            table_key=table_key, version=pin.version,
         )  # fmt: skip
     return ours
 
 
-def _put_aside(store: ObjectStore, type: ElementType, version: int, manifest: bytes) -> str:
+def _put_aside(store: ObjectStore, pin: Pin, manifest: bytes) -> str:
     """Keep a foreign manifest, in a folder named after its content: a repair that begins again keeps it once.
 
     It has a manifest's name still, so that Lance can read it and the sweep spares the files that it refers to.
     """
     digest = hashlib.sha256(manifest).hexdigest()[:16]
-    path = f"{type.path}/_aside/{digest}/{SEQ_MAX - version:020}.manifest"
+    path = f"{pin.path}/_aside/{digest}/{manifest_name(pin.version)}"
     if store.put_if_absent(path, manifest) is Answer.UNCLEAR and store.get(path) is None:
         raise StorageError(f"no clear answer to putting {path}; try again", path=path)
     return path

@@ -3,7 +3,7 @@
     observe    read what is durable: HEAD of the tables, then the line, then the names of pinned versions
     decide     pure, in `recovery.py`
     apply      roll forward: Phase D of everything above `finalised_through`, in order
-               roll back: delete staging manifests; there is nothing to restore
+               roll back: delete what was staged; there is nothing to restore
     record     one `Recovery` per operation in the line, folded into the audit table
     forget     delete the sidecar, last
 
@@ -25,14 +25,18 @@ from omniray.engine.base.errors import InvariantViolation, TableDrift
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import is_known_dead
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit import create_graph
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history.lineage import Lineage
-from omniray.engine.line.commit_object import EMBEDDED, SEQ_MAX, CommitObject, Recovery, change_owner, remark
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Recovery, Remark
 from omniray.engine.line.line_end import LineEnd
-from omniray.engine.line.sidecar import STAGING, Sidecar, Sidecars, SidecarTable
+from omniray.engine.line.sidecar import STAGING, Sidecar, SidecarTable
 from omniray.engine.recovery.rules import (
     RECORDED_AS,
     Decision,
+    Epoch,
     OperationFacts,
     TableClass,
     TableFacts,
@@ -40,9 +44,9 @@ from omniray.engine.recovery.rules import (
     decide,
     epoch_of,
 )
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import FinalName, observe_final_name
+from omniray.engine.tables.version_names import manifest_name, own_folder, own_path
 
 log = logging.getLogger("omniray")
 
@@ -72,13 +76,14 @@ class _Case:
 
 
 class Recoverer:
-    """Recovers the operations of one branch on behalf of one owner of its line."""
+    """Recovers the operations of one branch on behalf of one owner of its line; those of others are not its business.
+
+    A sidecar is judged on its own line, lineage and epoch: another line says nothing about it.
+    """
 
     def __init__(
         self,
-        store: ObjectStore,
-        sidecars: Sidecars,
-        lineage: Lineage,
+        branch: OpenBranch,
         finaliser: Finaliser,
         *,
         owner: str = EMBEDDED,
@@ -86,7 +91,8 @@ class Recoverer:
         is_dead: Callable[[Sidecar], bool] = lambda sidecar: is_known_dead(sidecar.process),
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._sidecars, self._lineage, self._finaliser = store, sidecars, lineage, finaliser
+        self._branch, self._finaliser = branch, finaliser
+        self._store, self._sidecars, self._lineage = branch.store, branch.sidecars, branch.lineage
         self._owner, self._grace_s = owner, grace_s
         self._is_dead, self._now = is_dead, now
         self._looked_at = now()
@@ -100,12 +106,12 @@ class Recoverer:
         self._looked_at = self._now()
         settled_ms = (self._now() - SETTLED_S) * 1000
         listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
-        return [sidecar for sidecar in self._sidecars.read_all(listed) if self._is_gone(sidecar)]
+        return [sidecar for sidecar in self._own_sidecars(listed) if self._is_gone(sidecar)]
 
     def recover(self, tip: LineEnd) -> RecoveryReport:
         """Recover every operation whose owner is gone."""
         self._looked_at = self._now()
-        found = self._sidecars.read_all(self._sidecars.listed())
+        found = self._own_sidecars(self._sidecars.listed())
         epoch = tip.newest.epoch
         left = tuple(s.operation_id for s in found if not (self._is_gone(s) or _is_fenced(s, epoch)))
         sidecars = [s for s in found if s.operation_id not in left]
@@ -120,10 +126,20 @@ class Recoverer:
 
     def landed(self, newest: CommitObject) -> list[str]:
         """The owner's own operations that are in the line: only Phase D of them is left."""
-        found = self._sidecars.read_all(self._sidecars.listed())
+        found = self._own_sidecars(self._sidecars.listed())
         own = [s for s in found if self._owns(s, newest)]
         named = self._named(own, newest)
         return [s.operation_id for s in own if s.operation_id in named]
+
+    def _own_sidecars(self, operation_ids: Sequence[str]) -> list[Sidecar]:
+        """Those of this branch; main takes those of nobody, too: whose content is lost, or whose graph never came."""
+        branch = self._branch.branch
+        return [
+            sidecar
+            for sidecar in self._sidecars.read_all(operation_ids)
+            if sidecar.line == branch.ulid
+            or (branch.is_main and (not sidecar.line or sidecar.kind == create_graph.KIND))
+        ]
 
     def _is_gone(self, sidecar: Sidecar) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
@@ -134,23 +150,31 @@ class Recoverer:
     def _examine(self, tip: LineEnd, sidecars: Sequence[Sidecar]) -> list[_Case]:
         """HEAD is read before the line, so that only a foreign writer can be ahead of what the line then pins."""
         tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
-        heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
+        heads = {key: self._head(table) for key, table in tables.items()}
         newest = tip.refresh()
         facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
         named = self._named(sidecars, newest)
         return [self._case(sidecar, newest, facts, named=sidecar.operation_id in named) for sidecar in sidecars]
 
+    def _head(self, table: SidecarTable) -> int:
+        """The newest version with a final name; versions of other branches than main have none."""
+        return old_versions.newest_version(self._store, table.table_path) if self._branch.branch.is_main else 0
+
     def _observe_table(self, newest: CommitObject, table_key: str, head: int) -> TableFacts:
-        """Names are looked for as final, staging, then final again, since Phase D may run meanwhile."""
+        """Names are looked for as own, final, then own again, since Phase D may run meanwhile."""
         pin = newest.pins[table_key]
+        own = own_path(pin, self._branch.graph_id)
+        if newest.is_final(pin):
+            return TableFacts(pin.version, head, FinalName.OURS, has_own_name=False)
+        has_own_name = self._store.get(own) is not None
         final = observe_final_name(self._store, pin)
-        if final is not FinalName.ABSENT or pin.staging is None:
-            return TableFacts(pin.version, head, final, has_staging_name=False)
-        has_staging_name = self._store.get(pin.staging) is not None
-        return TableFacts(pin.version, head, observe_final_name(self._store, pin), has_staging_name)
+        if final is FinalName.ABSENT and not has_own_name:
+            has_own_name = self._store.get(own) is not None
+        return TableFacts(pin.version, head, final, has_own_name)
 
     def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], *, named: bool) -> _Case:
-        epoch = epoch_of(sidecar.epoch, newest.epoch)
+        is_own_line = sidecar.line == newest.line  # else it is of a graph that can't come to be any more
+        epoch = epoch_of(sidecar.epoch, newest.epoch) if is_own_line else Epoch.PAST
         operation = OperationFacts(
             named=named,
             gone=True,
@@ -179,13 +203,8 @@ class Recoverer:
     # Decide
 
     def _raise_epoch(self, tip: LineEnd, above: int) -> None:
-        def build(newest: CommitObject) -> CommitObject | None:
-            if newest.epoch > above or newest.owner != self._owner:
-                return None
-            return change_owner(newest, op_id=new_ulid(), owner=self._owner)
-
         reach(Point.RECOVERY_BEFORE_RAISE)
-        tip.extend(build)
+        tip.raise_epoch(above, self._owner)
         reach(Point.RECOVERY_AFTER_RAISE)
 
     def _refuse_lost(self, cases: Iterable[_Case]) -> None:
@@ -208,38 +227,45 @@ class Recoverer:
         forward, back = by[Decision.ROLL_FORWARD], by[Decision.ROLL_BACK]
         awaiting = by[Decision.AWAIT_REPAIR]
         left += _ids(by[Decision.LEAVE]) + _ids(by[Decision.RAISE_FIRST])
-        try:
-            if forward:
-                self._finish_phase_d(tip)
-            for case in forward + back:
-                self._clear_staging(case.sidecar)
-            if not self._record(tip, forward + back):
-                return RecoveryReport(left=left + _ids(forward + back), awaiting_repair=_ids(awaiting))
-        except TableDrift as drift:  # the others' Phase D can't be finished either: their numbers come later
-            log.warning("event=recovery_waits error=%s", drift)
-            return RecoveryReport(left=left, awaiting_repair=_ids(forward + back + awaiting))
+        if forward:
+            drifted = self._finish_phase_d(tip)
+            awaiting += [case for case in forward if not drifted.isdisjoint(case.classes)]
+            forward = [case for case in forward if drifted.isdisjoint(case.classes)]
+        for case in back + (
+            forward if self._branch.branch.is_main else []
+        ):  # a branch's versions have one name for good
+            self._clear_staging(case.sidecar)
+        if not self._record(tip, forward + back):
+            return RecoveryReport(left=left + _ids(forward + back), awaiting_repair=_ids(awaiting))
         self._forget(forward + back + by[Decision.FORGET])
         return RecoveryReport(_ids(forward), _ids(back), left, _ids(awaiting))
 
-    def _finish_phase_d(self, tip: LineEnd) -> None:
+    def _finish_phase_d(self, tip: LineEnd) -> frozenset[str]:
+        """Finish what has landed; tables that a foreign writer holds up are returned, and hold up nobody else."""
         self._finaliser.notice(tip.newest)
-        self._finaliser.flush()
+        try:
+            self._finaliser.flush()
+        except TableDrift as drift:
+            log.warning("event=recovery_waits error=%s", drift)
+        return frozenset(self._finaliser.drifted())
 
     def _clear_staging(self, sidecar: Sidecar) -> None:
-        """Delete the staging manifests of an operation: it never happened, or its versions have their final names."""
+        """Delete the versions that an operation staged: it never happened, or they have their final names.
+
+        Their names follow from the sidecar, so nothing is listed.
+        """
         reach(Point.RECOVERY_BEFORE_APPLY)
         for table in sidecar.tables:
-            for path in self._staging_names(table):
-                self._store.delete(path)
-                reach(Point.RECOVERY_AFTER_STAGING_NAME)
+            folder = own_folder(table.table_path, sidecar.line, self._main_line(sidecar), table.transaction_uuid)
+            self._store.delete(f"{folder}/{manifest_name(table.expected_version + 1)}")
+            self._store.delete_empty_folders(folder)
+            reach(Point.RECOVERY_AFTER_VERSION)
+        if sidecar.line not in (self._branch.branch.ulid, ""):  # of a graph that never came to be
+            self._store.delete(CommitLog(self._store, BranchId(MAIN, sidecar.line)).path(1))
 
-    def _staging_names(self, table: SidecarTable) -> list[str]:
-        """The staging manifests of one operation: the suffix of a name is Lance's own, so their bytes tell whose."""
-        folder = f"{table.table_path}/_versions"
-        prefix = f"{SEQ_MAX - table.expected_version - 1:020}.manifest-"
-        mark = f"{table.expected_version}-{table.transaction_uuid}.txn".encode()
-        candidates = [f"{folder}/{name}" for name in self._store.names(folder) if name.startswith(prefix)]
-        return [path for path in candidates if mark in (self._store.get(path) or b"")]
+    def _main_line(self, sidecar: Sidecar) -> str:
+        """The main line of the sidecar's graph: of one that never came to be, its own."""
+        return sidecar.line if sidecar.kind == create_graph.KIND else self._branch.graph_id
 
     def _record(self, tip: LineEnd, cases: Sequence[_Case]) -> bool:
         """Record each operation that is not recorded yet, and have it folded; False if the line has another owner."""
@@ -249,17 +275,17 @@ class Recoverer:
         known = tip.refresh()
         recorded = self._lineage.recorded(_ids(cases), known)
 
-        def build(newest: CommitObject) -> CommitObject | None:
+        def build(newest: CommitObject) -> Remark | None:
             """Quick, since live writers race for the same number: what was looked up is not looked up again."""
             if newest.owner != self._owner:
                 return None
             since = {r.operation_id for obj in self._lineage.since(known, newest) for r in obj.recoveries}
             new = [c for c in cases if c.sidecar.operation_id not in recorded | since]
             recoveries = tuple(self._recovery(case) for case in new)
-            return remark(newest, op_id=new_ulid(), recoveries=recoveries) if new else None
+            return Remark(new_ulid(), recoveries=recoveries) if new else None
 
         reach(Point.RECOVERY_BEFORE_RECORD)
-        tip.extend(build)
+        tip.record(build)
         reach(Point.RECOVERY_AFTER_RECORD)
         if tip.newest.owner != self._owner:
             return False

@@ -25,7 +25,7 @@ class TableClass(StrEnum):
     UNEXPECTED_AT_P1 = "UnexpectedAtP1"  # HEAD is one past the pin, by a transaction that no object names
     UNEXPECTED_MULTISTEP = "UnexpectedMultistep"  # HEAD is several past it
     FINAL_NAME_TAKEN = "FinalNameTaken"  # the pinned version's final name holds another transaction
-    INVARIANT_VIOLATION = "InvariantViolation"  # the pinned version has neither a final nor a staging name
+    INVARIANT_VIOLATION = "InvariantViolation"  # the pinned version has neither a final name nor one of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TableFacts:
     pin: int
     head: int
     final_name: FinalName
-    has_staging_name: bool
+    has_own_name: bool
 
 
 class Epoch(StrEnum):
@@ -73,7 +73,7 @@ RECORDED_AS: Mapping[Decision, str] = {Decision.ROLL_FORWARD: "RolledForward", D
 
 def classify(named: bool, table: TableFacts) -> TableClass:
     """What became of one table; what stands in the way of the graph comes before what the operation did."""
-    if table.final_name is FinalName.ABSENT and not table.has_staging_name:
+    if table.final_name is FinalName.ABSENT and not table.has_own_name:
         return TableClass.INVARIANT_VIOLATION
     if table.final_name is FinalName.FOREIGN:
         return TableClass.FINAL_NAME_TAKEN

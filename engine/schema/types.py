@@ -209,8 +209,9 @@ class NodeType:
         return f"node:{self.name}"
 
     @property
-    def path(self) -> str:
-        return f"nodes/{self.name}"
+    def first_path(self) -> str:
+        """Where the table of the first type of this name lies."""
+        return f"nodes/{self.name}.lance"
 
     @cached_property
     def key(self) -> tuple[str, ...]:
@@ -241,8 +242,9 @@ class EdgeType:
         return f"edge:{self.name}"
 
     @property
-    def path(self) -> str:
-        return f"edges/{self.name}"
+    def first_path(self) -> str:
+        """Where the table of the first type of this name lies."""
+        return f"edges/{self.name}.lance"
 
     @cached_property
     def arrow(self) -> pa.Schema:

@@ -25,7 +25,7 @@ class DirectoryStore:
     lists_newest_first = False
 
     def __init__(self, root: Path, durability: Durability = Durability.PROCESS) -> None:
-        self.root = root
+        self.root = self.local_root = root
         self.uri = str(root)
         self._durability = durability
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from omniray.engine.base.errors import StorageError
@@ -54,6 +55,10 @@ class ObjectStore(Protocol):
     @property
     def lists_newest_first(self) -> bool:
         """Whether `first_name` is one cheap request; else a hint file helps to find the newest object."""
+
+    @property
+    def local_root(self) -> Path | None:
+        """The folder that the graph lies in; None for a remote store."""
 
     def lance_path(self, path: str) -> str:
         """A path as Lance's object store names it: without a leading slash, or without the bucket."""

@@ -78,6 +78,7 @@ class S3Store:
     """Objects below `bucket/prefix`."""
 
     lists_newest_first = True
+    local_root = None
 
     def __init__(self, bucket: str, prefix: str, options: dict[str, str]) -> None:
         self.bucket = bucket

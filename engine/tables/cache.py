@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.schema.types import ID, Schema
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.final_names import give_final_name, wait_for_final_name
 from omniray.engine.tables.storage import StagedVersion, TableStorage
 from omniray.engine.tables.table import ROWADDR, Table
 
@@ -19,10 +17,10 @@ KNOWN_IDS_ROWS_MAX = 500_000
 class KnownIds:
     """All ids of a table of moderate size and where their rows are, in memory: asking for a key costs no request."""
 
-    __slots__ = ("_addresses", "version")
+    __slots__ = ("_addresses", "transaction")
 
-    def __init__(self, version: int, addresses: dict[str, int]) -> None:
-        self.version = version
+    def __init__(self, transaction: str, addresses: dict[str, int]) -> None:
+        self.transaction = transaction  # of the version: its number may be another's, if this one is lost
         self._addresses = addresses
 
     @classmethod
@@ -30,7 +28,7 @@ class KnownIds:
         addresses: dict[str, int] = {}
         for batch in table.scan([ID], addresses=True):
             addresses.update(zip(batch.column(ID).to_pylist(), batch.column(ROWADDR).to_pylist(), strict=True))
-        return cls(table.version, addresses)
+        return cls(table.transaction, addresses)
 
     def among(self, values: pa.Array) -> pa.Array:
         """Those of the values that exist."""
@@ -41,30 +39,28 @@ class KnownIds:
         found = {v: self._addresses[v] for v in values.to_pylist() if v in self._addresses}
         return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
 
-    def advance(self, version: int, *, removed: pa.Array, placed: pa.Table) -> None:
+    def advance(self, transaction: str, *, removed: pa.Array, placed: pa.Table) -> None:
         """Follow a version that this process made itself: ids that went, and where those that came are."""
         for value in removed.to_pylist():
             self._addresses.pop(value, None)
         self._addresses.update(zip(placed[ID].to_pylist(), placed[ROWADDR].to_pylist(), strict=True))
-        self.version = version
+        self.transaction = transaction
 
 
 class TableCache:
     """Warm handles, one per table: the newest version this process wrote or opened."""
 
-    def __init__(self, store: ObjectStore, storage: TableStorage, schema: Schema, *, read_only: bool) -> None:
-        self._store, self._storage, self._schema, self._read_only = store, storage, schema, read_only
+    def __init__(self, storage: TableStorage, schema: Schema) -> None:
+        self._storage, self._schema = storage, schema
         self._tables: dict[str, Table] = {}
         self._known: dict[str, KnownIds] = {}
         self._lock = threading.Lock()
 
-    def open(self, table_key: str, pin: Pin) -> Table:
-        """The table at a pin: the warm handle if it is that version, else by URI once it has its final name."""
+    def open(self, table_key: str, pin: Pin, *, is_final: bool = False) -> Table:
+        """The table at a pin: the warm handle if it is that version, else by its path."""
         if (warm := self._warm(table_key, pin)) is not None:
             return warm
-        finish = wait_for_final_name if self._read_only else give_final_name
-        finish(self._store, table_key, pin)
-        table = self._storage.open(self._schema.by_table_key[table_key], pin.version, pin.transaction, pin.rows)
+        table = self._storage.open(self._schema.by_table_key[table_key], pin, is_final=is_final)
         self.keep(table)
         return table
 
@@ -94,19 +90,19 @@ class TableCache:
         if table.rows > KNOWN_IDS_ROWS_MAX:
             return None
         known = self._known.get(table.type.table_key)
-        if known is None or known.version != table.version:
+        if known is None or known.transaction != table.transaction:
             known = KnownIds.read(table)
             self._known[table.type.table_key] = known
         return known
 
-    def follow(self, version: StagedVersion, *, removed: pa.Array) -> None:
+    def follow(self, before: Table, version: StagedVersion, *, removed: pa.Array) -> None:
         """Keep the handle of a version that this process made, and its ids: the next write reads nothing of them."""
         self.keep(version.table)
         key = version.table.type.table_key
         known = self._known.get(key)
         if known is None:
             return
-        if version.placed is None or known.version != version.version - 1 or version.rows > KNOWN_IDS_ROWS_MAX:
+        if version.placed is None or known.transaction != before.transaction or version.rows > KNOWN_IDS_ROWS_MAX:
             self._known.pop(key, None)
         else:
-            known.advance(version.version, removed=removed, placed=version.placed)
+            known.advance(version.transaction, removed=removed, placed=version.placed)

@@ -1,19 +1,20 @@
-"""Final names: where plain Lance looks for the versions that the graph pins."""
+"""Final names: where plain Lance looks for the versions of main that the graph pins.
+
+A version is staged under a name of its own and read by that from the moment it is pinned. Phase D gives it its final
+name, a put-if-absent of the same bytes; nobody but a plain Lance reader waits for that. Other branches have none.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from enum import StrEnum
 
-from omniray.engine.base.errors import InvariantViolation, NotFinalised, StorageError, TableDrift
+from omniray.engine.base.errors import InvariantViolation, StorageError, TableDrift
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.store.object_store import Answer, ObjectStore
-from omniray.engine.tables.version_names import final_name, history_path, transaction_mark
+from omniray.engine.tables.version_names import final_path, history_path, own_path, transaction_mark
 
 DRIFT_ADVICE = "stop that writer; 'omniray repair' shows what it did, and adopts it or sets it aside"
 UNCLEAR_TRIES_MAX = 8
-WAIT_FOR_FINAL_S = 5.0
 
 
 class FinalName(StrEnum):
@@ -25,67 +26,48 @@ class FinalName(StrEnum):
 
 
 def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
-    """What the final name of a version holds; one that was final so long ago that it was moved to the history is ours.
+    """What the final name of a version holds, be it moved to the history since.
 
-    A pin without a staging path has its final name: an object said so when that had been confirmed.
+    A version without a transaction was adopted by a repair from a writer that left none: whatever is there is it.
     """
-    if pin.staging is None:
-        return FinalName.OURS
-    final = final_name(pin.staging)
-    table_path = final.partition("/_versions/")[0]
-    found = store.get(final) or store.get(history_path(table_path, pin.version))
+    found = store.get(final_path(pin.path, pin.version)) or store.get(history_path(pin.path, pin.version))
     if found is None:
         return FinalName.ABSENT
-    return FinalName.OURS if transaction_mark(pin) in found else FinalName.FOREIGN
+    return FinalName.OURS if not pin.transaction or transaction_mark(pin) in found else FinalName.FOREIGN
 
 
-def _has_final_name(store: ObjectStore, table_key: str, pin: Pin) -> bool:
-    found = observe_final_name(store, pin)
-    if found is FinalName.FOREIGN and pin.staging is not None:
-        raise TableDrift(
-            f"{table_key}: {final_name(pin.staging)} holds another transaction than the graph pins: something other "
-            f"than omniray wrote to the table; {DRIFT_ADVICE}",
-            table_key=table_key, version=pin.version,
-        )  # fmt: skip
-    return found is FinalName.OURS
+def give_final_name(store: ObjectStore, main_line: str, table_key: str, pin: Pin) -> None:
+    """Make a pinned version of main visible to plain Lance; when this returns the final name is known to be ours.
 
-
-def give_final_name(store: ObjectStore, table_key: str, pin: Pin) -> None:
-    """Make a pinned version visible to plain Lance; when this returns the final name is known to be ours.
-
-    Names are looked for as final, staging, then final again, since another process may do the same meanwhile.
+    A version that has no name of its own any more, or never had one, because a repair adopted it, has its final one.
     """
-    if pin.staging is None:
-        return
-    final = final_name(pin.staging)
+    own, final = own_path(pin, main_line), final_path(pin.path, pin.version)
     for _ in range(UNCLEAR_TRIES_MAX):
-        answer = store.copy_if_absent(pin.staging, final)
+        answer = store.copy_if_absent(own, final)
         if answer is Answer.CREATED:
             return
-        if _has_final_name(store, table_key, pin):
-            return
-        if answer is None:
-            raise InvariantViolation(
-                f"{table_key}: version {pin.version} is pinned and has neither a final nor a staging name ({final}); "
-                "restore the file from a backup",
-                table_key=table_key, version=pin.version,
-            )  # fmt: skip
+        match observe_final_name(store, pin):
+            case FinalName.OURS:
+                return
+            case FinalName.FOREIGN:
+                raise _taken(table_key, pin)
+            case FinalName.ABSENT if answer is None:
+                raise lost(table_key, pin)
     raise StorageError(f"{table_key}: no clear answer to putting {final}; try again", table_key=table_key)
 
 
-def wait_for_final_name(
-    store: ObjectStore, table_key: str, pin: Pin, *, sleep: Callable[[float], None] = time.sleep
-) -> None:
-    """For readers that may not write: wait a little for a writer's Phase D, then say who has to heal it."""
-    if pin.staging is None:
-        return
-    pause, waited = 0.01, 0.0
-    while not _has_final_name(store, table_key, pin):
-        if waited >= WAIT_FOR_FINAL_S:
-            raise NotFinalised(
-                f"{table_key}: version {pin.version} is committed, but its writer has not finished Phase D; "
-                "open the graph read-write once to heal it, or try again while the writer lives",
-                table_key=table_key, version=pin.version,
-            )  # fmt: skip
-        sleep(pause)
-        waited, pause = waited + pause, min(pause * 2, 0.5)
+def _taken(table_key: str, pin: Pin) -> TableDrift:
+    return TableDrift(
+        f"{table_key}: {final_path(pin.path, pin.version)} holds another transaction than the graph pins: something "
+        f"other than omniray wrote to the table; {DRIFT_ADVICE}",
+        table_key=table_key, version=pin.version,
+    )  # fmt: skip
+
+
+def lost(table_key: str, pin: Pin) -> InvariantViolation:
+    """The error for a pinned version that has no name at all."""
+    return InvariantViolation(
+        f"{table_key}: version {pin.version} is pinned and has neither a final name nor one of its own "
+        f"({final_path(pin.path, pin.version)}); restore the file from a backup",
+        table_key=table_key, version=pin.version,
+    )  # fmt: skip

@@ -6,16 +6,20 @@ classes takes longer to import than all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 
-class Attempt:
-    """One commit attempt on one table: notes the staged manifest, and answers nothing else."""
+class CommitAttempt:
+    """One commit attempt on one table: notes the staged manifest, and answers nothing else.
 
-    def __init__(self) -> None:
+    `shown` is the path of an older version's manifest, which a Restore brings back.
+    """
+
+    def __init__(self, shown: str | None = None) -> None:
         self.created: list[Mapping[str, Any]] = []
+        self._shown = shown
 
     def namespace_id(self) -> str:
         return "omniray-attempt"
@@ -25,30 +29,31 @@ class Attempt:
         self.created.append(entry)
         return {"version": entry}
 
-
-class Restoring(Attempt):
-    """An attempt that shows Lance the one older version which it brings back, in the way `History` does."""
-
-    def __init__(self, manifest_path: str) -> None:
-        super().__init__()
-        self._manifest_path = manifest_path
-
     def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
+        if self._shown is None:
+            raise NotImplementedError("an attempt shows no version")
+        return {"version": {"version": request["version"], "manifest_path": self._shown}}
+
+    @property
+    def staged_name(self) -> str:
+        """The file name under which Lance left the new manifest."""
+        return str(self.created[-1]["manifest_path"]).rsplit("/", 1)[-1]
 
 
-class History:
-    """Shows Lance one archived version. The path ends in `.manifest`, so Lance reads it as it is and copies nothing."""
+class ShownVersion:
+    """Shows Lance one version, wherever its manifest is when Lance asks: it may get its final name meanwhile.
 
-    def __init__(self, location: str, manifest_path: str) -> None:
-        self._location = location
-        self._manifest_path = manifest_path
+    The path that `locate` gives ends in `.manifest`, so Lance reads it as it is and copies nothing.
+    """
+
+    def __init__(self, location: str, locate: Callable[[], str]) -> None:
+        self._location, self._locate = location, locate
 
     def namespace_id(self) -> str:
-        return "omniray-history"
+        return "omniray-version"
 
     def describe_table(self, request: Any) -> Any:
         return SimpleNamespace(location=self._location, managed_versioning=True, storage_options=None)
 
     def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"version": {"version": request["version"], "manifest_path": self._manifest_path}}
+        return {"version": {"version": request["version"], "manifest_path": self._locate()}}

@@ -1,10 +1,13 @@
-"""Mirrors: a remote table's manifest on this machine, so that its next version is made here and sent at once.
+"""Mirrors: a table's manifest alone in a local folder, where the table's next version is made.
 
-A Lance commit on a remote store is a listing, a transaction file and a manifest, one request after another, with data
-and deletion files before it. None of that needs the table's rows: a commit and a deletion by address read nothing but
-the manifest and older deletion files. So a few rows are encoded, rows are marked as deleted and the version is
-committed, by Lance itself, in a local folder that holds those and nothing else. What that makes is then sent to the
-store, all files beside each other: one step, however many files there are.
+None of a Lance commit needs the table's rows: a commit and a deletion by address read nothing but the manifest and
+older deletion files. So a few rows are encoded, rows are marked as deleted and the version is committed, by Lance
+itself, in a local folder in which the pinned version is the newest there is. Lance can't see there what others, or
+other branches, have done to the table since.
+
+On a disk the folder's other parts are links to the table's own, so everything but the manifest is in its place at once.
+For a remote store, where a commit would be a chain of requests, what was made here is sent to the store, all files
+beside each other: one step, however many files there are. The manifest goes to the name that the caller gives.
 
 Nothing pins a version before `commit` has returned, so it does not matter which of its files arrives first.
 """
@@ -12,7 +15,6 @@ Nothing pins a version before `commit` has returned, so it does not matter which
 from __future__ import annotations
 
 import shutil
-import threading
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,69 +24,67 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, write_fragments
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.base.scratch import scratch_folder
-from omniray.engine.schema.types import ElementType
-from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.lance_namespace import Attempt
-from omniray.engine.tables.version_names import final_path, final_versions
+from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.tables.lance_namespace import CommitAttempt
+from omniray.engine.tables.version_names import VERSIONS, final_versions, manifest_name
 
 THREADS = 16
+PUT_TRIES_MAX = 4
+_SHARED = ("data", "_deletions", "_transactions", "_indices")
+_RESTORED = "_restored"
 
 
 class Mirrors:
     """The mirrors of one process for one graph, and what is on its way to the store. Threads may share it."""
 
-    def __init__(self, store: ObjectStore, session: lance.Session, storage_version: str) -> None:
-        self.store, self.session, self.storage_version = store, session, storage_version
+    def __init__(self, store: ObjectStore, storage_version: str) -> None:
+        self.store, self.storage_version = store, storage_version
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
-        self._lock = threading.Lock()
-        self._remote: LanceFileSession | None = None
 
-    def of(self, type: ElementType, version: int) -> Mirror | None:
-        """A mirror of a version that has its final name; None if it has none, or if it has indexes.
-
-        Where Lance looks for a version's indexes it reads its manifest again, by the final name.
-        """
-        name = final_path(type.path, version)
-        manifest = self.store.get(name)
-        if manifest is None:
-            return None
+    def of(self, table_path: str, version: int, manifest: bytes) -> Mirror:
+        """A mirror of a version of the table at a path."""
         folder = scratch_folder("mirror")
-        local = folder / name.removeprefix(f"{type.path}/")
+        local = folder / VERSIONS / manifest_name(version)
         local.parent.mkdir()
         local.write_bytes(manifest)
-        dataset = lance.dataset(str(folder), version=version)
-        mirror = Mirror(type, dataset, _Folder(folder), self)
-        return None if dataset.describe_indices() else mirror
+        if (root := self.store.local_root) is not None:
+            for name in _SHARED:
+                (root / table_path / name).mkdir(exist_ok=True)
+                (folder / name).symlink_to(root / table_path / name, target_is_directory=True)
+        return Mirror(table_path, lance.dataset(str(folder), version=version), _Folder(folder), self)
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
         """Begin to upload a file; it is deleted here when it is there, unless it is to be kept."""
         return self._pool.submit(self._send, source, target, keep)
 
-    def look(self, type: ElementType) -> Future[int]:
-        """Begin to look for the newest version of a table that has a final name."""
-        return self._pool.submit(self._newest, type)
+    def put(self, path: str, data: bytes) -> Future[None]:
+        """Begin to put bytes under a name that nobody else uses."""
+        return self._pool.submit(self._put, path, data)
 
-    def _newest(self, type: ElementType) -> int:
-        names = (name.rpartition("/")[2] for name in self._session().list(f"{type.path}/_versions"))
-        return max(final_versions(names), default=0)
+    def look(self, table_path: str) -> Future[int]:
+        """Begin to look for the newest version of a table that has a final name."""
+        return self._pool.submit(self._newest, table_path)
+
+    def _newest(self, table_path: str) -> int:
+        return max(final_versions(self.store.names(f"{table_path}/{VERSIONS}")), default=0)
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
         try:
-            self._session().upload_file(str(source), target)
+            self._put(target, source.read_bytes())
         finally:
             if not keep:
                 source.unlink()
 
-    def _session(self) -> LanceFileSession:
-        with self._lock:
-            if self._remote is None:
-                self._remote = LanceFileSession(self.store.uri, storage_options=self.store.lance_options)
-            return self._remote
+    def _put(self, path: str, data: bytes) -> None:
+        for _ in range(PUT_TRIES_MAX):
+            # A refusal is an earlier put of our own, whose answer got lost: the name is nobody else's.
+            if self.store.put_if_absent(path, data, lasting=False) is not Answer.UNCLEAR:
+                return
+        raise StorageError(f"no clear answer to putting {path}; try again", path=path)
 
 
 class _Folder:
@@ -104,80 +104,103 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
+class Mirrored:
+    """What a commit on a mirror gave: the mirror of the next version, and the newest version that has a final name."""
+
+    mirror: Mirror
+    newest_final: int
+
+
+@dataclass(frozen=True, slots=True)
 class Mirror:
-    """A remote table at one version: `dataset` knows its manifest and can be committed to; its rows are elsewhere.
+    """A table at one version: `dataset` knows its manifest and can be committed to; its rows are elsewhere.
 
     Whoever uses it makes the table's versions one after the other: a commit deletes deletion files that it replaced.
     """
 
-    type: ElementType
+    table_path: str
     dataset: lance.LanceDataset
     folder: _Folder
     mirrors: Mirrors
 
-    def remote(self) -> lance.LanceDataset:
-        """A handle to read rows with. It makes no request, whether or not the version has its final name yet."""
-        return lance.LanceDataset(
-            f"{self.mirrors.store.uri}/{self.type.path}",
-            version=self.dataset.version,
-            serialized_manifest=self.dataset._ds.serialized_manifest(),
-            storage_options=self.mirrors.store.lance_options,
-            session=self.mirrors.session,
-        )
+    @property
+    def serialised(self) -> bytes:
+        """The manifest, for a handle that reads rows."""
+        manifest: bytes = self.dataset._ds.serialized_manifest()
+        return manifest
 
     def encode(self, rows: pa.Table) -> Encoded:
         """Rows as data files of this table, which begin to be sent."""
         made = tuple(write_fragments(rows, self.dataset, data_storage_version=self.mirrors.storage_version))
         files = (file.path for fragment in made for file in fragment.files)
-        return Encoded(made, tuple(self._send(f"data/{file}") for file in files))
+        return Encoded(made, tuple(self._sent(f"data/{file}" for file in files)))
 
     def fragment(self, fragment_id: int) -> lance.LanceFragment:
         """A fragment from which rows can be deleted by their addresses: its older deletions are here."""
         fragment = self.dataset.get_fragment(fragment_id)
         path = fragment.deletion_file()
         if path is not None and not (local := self.folder.path / path).exists():
-            deletions = self.mirrors.store.get(f"{self.type.path}/{path}")
+            deletions = self.mirrors.store.get(f"{self.table_path}/{path}")
             if deletions is None:
-                raise StorageError(f"{self.type.table_key}: the deletion file {path} is gone", path=path)
+                raise StorageError(f"{self.table_path}: the deletion file {path} is gone", path=path)
             local.parent.mkdir(exist_ok=True)
             local.write_bytes(deletions)
         return fragment
 
-    def commit(self, transaction: lance.Transaction, arriving: Iterable[Future[None]]) -> tuple[Mirror, str, int]:
-        """Make the next version and send what it needs; returns when all of it has arrived, also `arriving`.
+    def commit(
+        self,
+        transaction: lance.Transaction,
+        target: str,
+        arriving: Iterable[Future[None]],
+        *,
+        restored: bytes | None = None,
+    ) -> Mirrored:
+        """Make the next version, its manifest under `target`; returns when all it needs is there, also `arriving`.
 
-        Gives the version, the name under which its manifest was sent, and the newest version that has a final name.
+        `restored` is the manifest of the version that a Restore brings back.
         """
         sent: list[Future[Any]] = list(arriving)
-        newest = self.mirrors.look(self.type)
+        newest = self.mirrors.look(self.table_path)
         try:
-            attempt = Attempt()
+            attempt = CommitAttempt(None if restored is None else self._shown(restored, transaction))
             dataset = lance.LanceDataset.commit(
                 self.dataset,
                 transaction,
                 max_retries=1,
                 namespace_client=attempt,
-                table_id=[self.type.table_key],
+                table_id=[self.table_path],
                 namespace_client_managed_versioning=True,
             )
-            staging = f"_versions/{attempt.created[-1]['manifest_path'].rsplit('/', 1)[-1]}"
+            manifest = self.folder.path / VERSIONS / attempt.staged_name
+            sent.append(self.mirrors.put(target, manifest.read_bytes()))
+            manifest.unlink()
             updated = getattr(transaction.operation, "updated_fragments", [])
-            sent += [self._send(fragment.deletion_file.path(fragment.id), keep=True) for fragment in updated]
-            sent.append(self._send(f"_transactions/{transaction.read_version}-{transaction.uuid}.txn"))
-            sent.append(self._send(staging))
+            sent += self._sent((fragment.deletion_file.path(fragment.id) for fragment in updated), keep=True)
+            sent += self._sent((f"_transactions/{transaction.read_version}-{transaction.uuid}.txn",))
         finally:  # nothing may arrive after this attempt was given up and cleared away
             failures = [error for future in (*sent, newest) if (error := future.exception()) is not None]
         if failures:
             raise failures[0]
         self._forget_deletions(transaction.operation)
-        after = Mirror(self.type, dataset, self.folder, self.mirrors)
-        return after, f"{self.type.path}/{staging}", newest.result()
+        return Mirrored(Mirror(self.table_path, dataset, self.folder, self.mirrors), newest.result())
 
-    def _send(self, path: str, *, keep: bool = False) -> Future[None]:
-        return self.mirrors.send(self.folder.path / path, f"{self.type.path}/{path}", keep=keep)
+    def _sent(self, paths: Iterable[str], *, keep: bool = False) -> Iterable[Future[None]]:
+        """What begins to be uploaded: nothing, where the folder's parts are the table's own."""
+        if self.mirrors.store.local_root is not None:
+            return ()
+        return [self.mirrors.send(self.folder.path / path, f"{self.table_path}/{path}", keep=keep) for path in paths]
+
+    def _shown(self, manifest: bytes, transaction: lance.Transaction) -> str:
+        """The manifest of an older version as a local file, by the path that Lance asks for."""
+        local = self.folder.path / _RESTORED / manifest_name(transaction.operation.version)
+        local.parent.mkdir(exist_ok=True)
+        local.write_bytes(manifest)
+        return str(local).lstrip("/")
 
     def _forget_deletions(self, operation: Any) -> None:
         """Delete the deletion files that the next version does without; whoever needs one again fetches it."""
+        if self.mirrors.store.local_root is not None:
+            return  # they are the table's own
         removed = getattr(operation, "removed_fragment_ids", [])
         for fragment_id in (*removed, *(fragment.id for fragment in getattr(operation, "updated_fragments", []))):
             if (path := self.dataset.get_fragment(fragment_id).deletion_file()) is not None:

@@ -1,15 +1,14 @@
 """The storage surface: every touch of a graph table's Lance dataset, and nothing that becomes visible by itself.
 
-Writers only stage. `stage_*` builds the Lance operation for a table's next version on the handle of its pin;
-`commit_staged` makes that version under a staging name that no reader looks at. It becomes part of the graph when an
-object of the line pins it, and visible to plain Lance when Phase D gives it its final name.
+Writers only stage. `stage_*` builds the Lance operation for a table's next version on the pin's manifest;
+`commit_staged` makes that version under a name of its own that no other reader looks at. It becomes part of the graph
+when an object of the line pins it, and visible to plain Lance when Phase D gives it its final name.
 
 Rules kept here (a test walks the source and fails if a module that is not named there imports lance):
-- one namespace client per commit attempt: it notes what is created and answers nothing else, since a staging name
-  that is handed back to Lance is given its final name at once, over anybody's;
-- handle version, pin and read version are equal, and the result is exactly one more;
-- a remote table's next version is made on its mirror (`mirror.py`) where it has one, else by its own handle;
-- reads open by URI at a final version, or use the warm handle; after a lost race the handle is dropped;
+- a version is made on a mirror, where its predecessor stands alone (`mirror.py`), and by a namespace client of its own,
+  which notes what is created: a staging name that is handed back to Lance would get its final name at once;
+- mirror version, pin and read version are equal, and the result is exactly one more;
+- reads open a pin by its path, or use the warm handle; after a lost race the handle is dropped;
 - a handle is never pickled: the copy would commit visibly.
 """
 
@@ -17,10 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lance
@@ -31,14 +30,18 @@ from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
-from omniray.engine.base.errors import InvariantViolation, StorageError
+from omniray.engine.base.errors import StorageError
+from omniray.engine.line.commit_object import Pin
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.schema.types import ID, ElementType
 from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.empty_table import FIRST_MANIFEST, empty_table_files
-from omniray.engine.tables.lance_namespace import Attempt, History, Restoring
+from omniray.engine.tables.empty_table import empty_table_files
+from omniray.engine.tables.final_names import lost
+from omniray.engine.tables.lance_namespace import ShownVersion
+from omniray.engine.tables.manifest_file import serialised
 from omniray.engine.tables.mirror import Mirror, Mirrors
 from omniray.engine.tables.table import ROWADDR, TAIL_BYTES_MAX, TAIL_ROWS_MAX, Table, storage_errors
-from omniray.engine.tables.version_names import final_path, history_path
+from omniray.engine.tables.version_names import manifest_name, own_folder, possible_paths
 
 STORAGE_VERSION = "2.1"
 _RANGES_MAX = 64
@@ -73,11 +76,10 @@ class StagedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class TableBirth:
-    """The files of a table's version 1, by their paths."""
+class EmptyVersion:
+    """Version 1 of a table, empty: its files by their paths."""
 
     transaction: str
-    staging: str
     files: Mapping[str, bytes]
 
 
@@ -95,50 +97,92 @@ class StagedChange:
 
 @dataclass(frozen=True, slots=True)
 class StagedVersion:
-    """A version that exists under a staging name only."""
+    """A version that exists under a name of its own only; `manifest` is that name."""
 
     table: Table
     version: int
     transaction: str
-    staging: str
+    manifest: str
     rows: int
     inline: StagedRows | None
     placed: pa.Table | None  # `id` and `_rowaddr` of the rows that it moved or brought; None where nobody knows
 
 
 class TableStorage:
-    """The tables of one graph."""
+    """The tables of one branch of a graph: `line` is the branch's, `main_line` that of main, by their ULIDs.
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    Each has a Lance session of its own: versions of two branches share numbers under one URI.
+    """
+
+    def __init__(self, store: ObjectStore, line: str, main_line: str) -> None:
+        self._store, self._line, self._main_line = store, line, main_line
         self._session = lance.Session()
-        is_remote = store.lance_options is not None
-        self._mirrors = Mirrors(store, self._session, STORAGE_VERSION) if is_remote else None
+        self._mirrors = Mirrors(store, STORAGE_VERSION)
 
-    def uri(self, type: ElementType) -> str:
-        return f"{self._store.uri}/{type.path}"
+    def uri(self, table_path: str) -> str:
+        return f"{self._store.uri}/{table_path}"
 
-    def birth_of(self, type: ElementType) -> TableBirth:
-        """Version 1 of a table, empty, as files that are not written yet; their names are nobody else's."""
-        empty = empty_table_files(type.arrow, STORAGE_VERSION)
-        staging = f"{type.path}/_versions/{FIRST_MANIFEST}-{uuid.uuid4()}"
-        transaction_file = f"{type.path}/_transactions/{empty.transaction_file_name}"
-        files = {transaction_file: empty.transaction_bytes, staging: empty.manifest_bytes}
-        return TableBirth(empty.transaction_uuid, staging, files)
+    def empty(self, type: ElementType, table_path: str) -> EmptyVersion:
+        """Version 1 of a table, as files that are not written yet; their names are nobody else's."""
+        made = empty_table_files(type.arrow, STORAGE_VERSION)
+        transaction_file = f"{table_path}/_transactions/{made.transaction_file_name}"
+        manifest = f"{self.own_folder(table_path, made.transaction_uuid)}/{manifest_name(1)}"
+        files = {transaction_file: made.transaction_bytes, manifest: made.manifest_bytes}
+        return EmptyVersion(made.transaction_uuid, files)
 
-    def open(self, type: ElementType, version: int, transaction: str, rows: int) -> Table:
-        """Open a version that has its final name, or one so old that its manifest was moved to the history."""
-        options = {"storage_options": self._store.lance_options, "session": self._session}
-        archived = history_path(type.path, version)
-        with storage_errors(type):
-            try:
-                dataset = lance.dataset(self.uri(type), version=version, **options)
-            except ValueError:
-                if self._store.get(archived) is None:
-                    raise
-                history = History(self.uri(type), self._store.lance_path(archived))
-                dataset = lance.dataset(namespace_client=history, table_id=[type.table_key], version=version, **options)
-        return Table(type, dataset, transaction, rows)
+    def open(self, type: ElementType, pin: Pin, *, is_final: bool = False) -> Table:
+        """Open a pinned version by its path, whether or not it has its final name; `is_final` says where to look first.
+
+        Raises `GraphGone` or `InvariantViolation` if it is nowhere.
+        """
+        path, manifest = self._find(type, pin, is_final=is_final)
+        made_of = serialised(manifest, where=path)
+        mirrored = partial(self._mirrors.of, pin.path, pin.version, manifest)
+        return self._table(type, pin, lambda: made_of, mirrored, is_final=is_final)
+
+    def _table(
+        self,
+        type: ElementType,
+        pin: Pin,
+        manifest: Callable[[], bytes],
+        mirrored: Callable[[], Mirror] | Mirror,
+        *,
+        tail: pa.Table | None = None,
+        is_final: bool = False,
+    ) -> Table:
+        def locate() -> str:
+            """Where the manifest is by the time that Lance asks: Phase D may have given it its final name."""
+            return self._store.lance_path(self._find(type, pin, is_final=is_final)[0])
+
+        shown = ShownVersion(self.uri(pin.path), locate)
+        return Table(
+            type, pin.path, pin.version, pin.transaction, pin.rows,
+            open_rows=lambda: self._handle(pin.path, pin.version, manifest(), shown), mirrored=mirrored, tail=tail,
+            on_failure=lambda: refuse_gone(self._store, self._main_line),
+        )  # fmt: skip
+
+    def _find(self, type: ElementType, pin: Pin, *, is_final: bool) -> tuple[str, bytes]:
+        for path in possible_paths(pin, self._main_line, is_final=is_final):
+            if (manifest := self._store.get(path)) is not None:
+                return path, manifest
+        refuse_gone(self._store, self._main_line)
+        raise lost(type.table_key, pin)
+
+    def _handle(self, table_path: str, version: int, manifest: bytes, shown: ShownVersion) -> lance.LanceDataset:
+        return lance.LanceDataset(
+            self.uri(table_path),
+            version=version,
+            serialized_manifest=manifest,
+            storage_options=self._store.lance_options,
+            session=self._session,
+            namespace_client=shown,
+            table_id=[table_path],
+            namespace_client_managed_versioning=True,
+        )
+
+    def own_folder(self, table_path: str, transaction: str) -> str:
+        """Where a version that this branch makes by a transaction is staged, alone."""
+        return own_folder(table_path, self._line, self._main_line, transaction)
 
     # Staging
 
@@ -149,24 +193,24 @@ class TableStorage:
         return StagedRows(fragments, sum(f.num_rows for f in fragments))
 
     def read_staged(
-        self, type: ElementType, staged: StagedRows, columns: Sequence[str] | None = None
+        self, type: ElementType, table_path: str, staged: StagedRows, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Staged rows in the order in which they were written; all columns, or these."""
         schema = type.arrow if columns is None else pa.schema([type.arrow.field(name) for name in columns])
         for file in staged.files:
             with storage_errors(type):
-                path = f"{self.uri(type)}/data/{file}"
+                path = f"{self.uri(table_path)}/data/{file}"
                 reader = LanceFileReader(path, storage_options=self._store.lance_options, columns=schema.names)
                 for batch in reader.read_all(
                     batch_size=_STAGED_BATCH_ROWS, batch_readahead=_STAGED_BATCHES_AHEAD
                 ).to_batches():
                     yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
-    def forget_rows(self, type: ElementType, staged: StagedRows) -> None:
+    def forget_rows(self, table_path: str, staged: StagedRows) -> None:
         """Delete data files that were staged and never used; what can't be deleted now is left to the sweep."""
         for file in staged.files:
             with contextlib.suppress(StorageError):
-                self._store.delete(f"{type.path}/data/{file}")
+                self._store.delete(f"{table_path}/data/{file}")
 
     def stage_append(self, table: Table, rows: pa.Table | StagedRows) -> StagedChange:
         return self.stage_merge(table, rows, NOTHING_REPLACED)
@@ -211,25 +255,12 @@ class TableStorage:
         """Write a few rows; to a remote store they may be on their way until the version is committed."""
         if not rows.num_rows:
             return StagedRows((), 0), ()
-        mirror = self._mirrored(table)
-        if mirror is None:
-            return self.stage_rows(table, rows), ()
         with storage_errors(table.type):
-            encoded = mirror.encode(rows)
+            encoded = table.mirror.encode(rows)
         return StagedRows(encoded.fragments, rows.num_rows), encoded.arriving
-
-    def _mirrored(self, table: Table) -> Mirror | None:
-        """The table's mirror, made when it is first written to; one that can't have any is not asked again."""
-        if table.mirror is None and table.may_be_mirrored and self._mirrors is not None:
-            with storage_errors(table.type):
-                table.mirror = self._mirrors.of(table.type, table.version)
-            table.may_be_mirrored = table.mirror is not None
-        return table.mirror
 
     def _delete(self, table: Table, replaced: pa.Table) -> tuple[list[FragmentMetadata], list[int]]:
         """Deletion vectors for the rows at these addresses, and the fragments that are gone as a whole."""
-        if replaced.num_rows:
-            self._mirrored(table)
         updated: list[FragmentMetadata] = []
         removed: list[int] = []
         addresses = np.sort(replaced[ROWADDR].to_numpy()) if replaced.num_rows else np.array([], dtype=np.uint64)
@@ -258,88 +289,56 @@ class TableStorage:
 
     # Committing
 
-    def commit_restored(self, newest: Table, version: int, rows: int, transaction: str) -> StagedVersion:
-        """Phase B of a repair: the version after `newest`, with exactly what an older one holds."""
-        known = (final_path(newest.type.path, version), history_path(newest.type.path, version))
-        manifest = next((path for path in known if self._store.get(path) is not None), None)
-        if manifest is None:
-            raise InvariantViolation(
-                f"{newest.type.table_key}: version {version} is pinned and has no manifest any more ({known[0]}); "
-                "restore the file from a backup",
-                table_key=newest.type.table_key, version=version,
-            )  # fmt: skip
-        restore = StagedChange(lance.LanceOperation.Restore(version), rows)
-        return self.commit_staged(newest, restore, transaction, Restoring(self._store.lance_path(manifest)))
+    def commit_restored(self, newest: Table, source: Pin, transaction: str) -> StagedVersion:
+        """Phase B of a restore: the version after `newest`, with exactly what another pinned version holds."""
+        _, manifest = self._find(newest.type, source, is_final=False)
+        restore = StagedChange(lance.LanceOperation.Restore(source.version), source.rows)
+        return self.commit_staged(newest, restore, transaction, restored=manifest)
 
     def commit_staged(
-        self, table: Table, change: StagedChange, transaction: str, attempt: Attempt | None = None
+        self, table: Table, change: StagedChange, transaction: str, *, restored: bytes | None = None
     ) -> StagedVersion:
-        """Phase B for one table: a real Lance commit whose manifest stays under a staging name.
-
-        On the table's mirror where it has one; an attempt of a kind of its own is made on its handle.
-        """
-        mirror = self._mirrored(table) if attempt is None else None
+        """Phase B for one table: a real Lance commit, on the table's mirror, whose manifest gets a name of its own."""
+        expected = table.version + 1
+        manifest = f"{self.own_folder(table.path, transaction)}/{manifest_name(expected)}"
         made = lance.Transaction(table.version, change.operation, transaction)
-        with storage_errors(table.type):
-            if mirror is None:
-                after, staging = self._commit_on_handle(table, change, made, attempt or Attempt())
-            else:
-                after, staging = self._commit_on_mirror(mirror, change, made)
-        after.may_be_mirrored = table.may_be_mirrored
-        placed = _placed(after, change)
-        return StagedVersion(after, table.version + 1, transaction, staging, change.rows_after, change.inline, placed)
-
-    def _commit_on_mirror(self, mirror: Mirror, change: StagedChange, made: lance.Transaction) -> tuple[Table, str]:
-        type, expected = mirror.type, made.read_version + 1
-        after, staging, newest = mirror.commit(made, change.arriving)
-        found = max(after.dataset.version, newest + 1)  # where it would have come out in the store itself
-        if found != expected:
-            self._store.delete(staging)
-            raise VersionTaken(type.table_key, expected, found)
-        return Table(type, None, made.uuid, change.rows_after, change.tail, after), staging
-
-    def _commit_on_handle(
-        self, table: Table, change: StagedChange, made: lance.Transaction, attempt: Attempt
-    ) -> tuple[Table, str]:
-        type, expected = table.type, table.version + 1
         try:
-            dataset = lance.LanceDataset.commit(
-                table.dataset,
-                made,
-                # With none, Lance commits an Overwrite without looking for versions that it does not know of.
-                max_retries=1,
-                namespace_client=attempt,
-                table_id=[type.table_key],
-                namespace_client_managed_versioning=True,
-            )
+            with storage_errors(table.type):
+                mirrored = table.mirror.commit(made, manifest, change.arriving, restored=restored)
         except CommitConflictError as error:
-            raise VersionTaken(type.table_key, expected, None) from error
-        entry = attempt.created[-1]
-        staging = f"{type.path}/_versions/{entry['manifest_path'].rsplit('/', 1)[-1]}"
-        if not entry["version"] == dataset.version == expected:
-            self._store.delete(staging)
-            raise VersionTaken(type.table_key, expected, dataset.version)
-        self._store.sync([staging, *_files(type, made)])
-        return Table(type, dataset, made.uuid, change.rows_after, change.tail), staging
+            raise VersionTaken(table.type.table_key, expected, None) from error
+        # Where it would have come out in the table itself. Other branches' versions have no final names to be taken.
+        final = mirrored.newest_final if self._line == self._main_line else 0
+        found = max(int(mirrored.mirror.dataset.version), final + 1)
+        if found != expected:
+            self._store.delete(manifest)
+            raise VersionTaken(table.type.table_key, expected, found)
+        self._store.sync([manifest, *_files(table.path, made)])
+        # Nobody has pinned it yet: so much of its pin is known as its name follows from.
+        pin = Pin("", table.path, expected, transaction, change.rows_after, "", line=self._line)
+        mirror = mirrored.mirror
+        after = self._table(table.type, pin, lambda: mirror.serialised, mirror, tail=change.tail)
+        placed = _placed(after, change)
+        return StagedVersion(after, expected, transaction, manifest, change.rows_after, change.inline, placed)
 
     def staged_for_itself(self, version: StagedVersion) -> list[str]:
         """The files that an attempt made for this version alone; the rest is left to the sweep."""
         inline = version.inline.files if version.inline is not None else ()
-        return [version.staging, *(f"{version.table.type.path}/data/{file}" for file in inline)]
+        return [version.manifest, *(f"{version.table.path}/data/{file}" for file in inline)]
 
 
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
 _NO_IDS = pa.chunked_array([], pa.string())
 
 
-def _files(type: ElementType, made: lance.Transaction) -> Iterator[str]:
+def _files(table_path: str, made: lance.Transaction) -> Iterator[str]:
     """Every file beside its manifest that a staged version needs and its pin does not."""
     operation: Any = made.operation
-    yield f"{type.path}/_transactions/{made.read_version}-{made.uuid}.txn"
+    yield f"{table_path}/_transactions/{made.read_version}-{made.uuid}.txn"
     added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
-    yield from (f"{type.path}/data/{file.path}" for fragment in added for file in fragment.files)
+    yield from (f"{table_path}/data/{file.path}" for fragment in added for file in fragment.files)
     for fragment in getattr(operation, "updated_fragments", []):
-        yield f"{type.path}/{fragment.deletion_file.path(fragment.id)}"
+        yield f"{table_path}/{fragment.deletion_file.path(fragment.id)}"
 
 
 def _placed(table: Table, change: StagedChange) -> pa.Table | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -39,44 +39,49 @@ class Fragment:
 
 
 class Table:
-    """An open table at one version. The rows of its tail fragment are kept once they are known.
-
-    One that was committed on a mirror gets a handle to read its rows with when somebody wants to.
-    """
+    """An open table at one version. The rows of its tail fragment are kept once they are known."""
 
     def __init__(
         self,
         type: ElementType,
-        dataset: lance.LanceDataset | None,
+        path: str,
+        version: int,
         transaction: str,
         rows: int,
+        *,
+        open_rows: Callable[[], lance.LanceDataset],
+        mirrored: Callable[[], Mirror] | Mirror,
         tail: pa.Table | None = None,
-        mirror: Mirror | None = None,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        self.type = type
+        self.type, self.path, self.version = type, path, version
         self.transaction = transaction
         self.rows = rows
-        self.mirror = mirror
-        self.may_be_mirrored = True
-        self._dataset = dataset
+        self._open_rows, self._mirrored = open_rows, mirrored
+        self._dataset: lance.LanceDataset | None = None
         self._tail = tail
+        self._on_failure = on_failure  # raises what a failure to read means, if it means more
 
     @property
     def dataset(self) -> lance.LanceDataset:
-        """The handle that reads rows."""
+        """The handle that reads rows; made without a request when somebody first wants it."""
         if self._dataset is None:
-            assert self.mirror is not None, "a table is opened, or it is the next version of a mirror"
-            self._dataset = self.mirror.remote()
+            with storage_errors(self.type):
+                self._dataset = self._open_rows()
         return self._dataset
+
+    @property
+    def mirror(self) -> Mirror:
+        """Where the next version is made; made itself when the table is first written to."""
+        if not isinstance(self._mirrored, Mirror):
+            with storage_errors(self.type):
+                self._mirrored = self._mirrored()
+        return self._mirrored
 
     @property
     def _manifest(self) -> lance.LanceDataset:
         """The handle that knows what the version is made of."""
-        return self.dataset if self.mirror is None else self.mirror.dataset
-
-    @property
-    def version(self) -> int:
-        return int(self._manifest.version)
+        return self._mirrored.dataset if isinstance(self._mirrored, Mirror) else self.dataset
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
@@ -106,8 +111,12 @@ class Table:
 
     def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
-        with storage_errors(self.type):
-            yield from reader
+        try:
+            with storage_errors(self.type):
+                yield from reader
+        except StorageError:
+            self._on_failure()
+            raise
 
     def fragments(self) -> list[Fragment]:
         """What the version is made of, by its manifest alone."""
@@ -133,8 +142,8 @@ class Table:
         return self._tail
 
     def deletable(self, fragment_id: int) -> lance.LanceFragment:
-        """A fragment to delete rows from: on the mirror, if there is one."""
-        return self.dataset.get_fragment(fragment_id) if self.mirror is None else self.mirror.fragment(fragment_id)
+        """A fragment to delete rows from."""
+        return self.mirror.fragment(fragment_id)
 
     def addresses_of_newest(self, rows: int) -> pa.Array:
         """Where the first so many rows of the newest fragment are."""

@@ -1,4 +1,12 @@
-"""What the manifests of a table's versions are called, and what tells whose they are."""
+"""What the manifests of a table's versions are called, and what tells whose they are.
+
+    <table>/_versions/<20 digits>.manifest                  a version of main under its final name: plain Lance reads it
+    <table>/_history/<20 digits>.manifest                   an older one, moved out of the way
+    <table>/_staged/<txn>/<20 digits>.manifest              a version of main that has no final name yet
+    <table>/_branches/<line>/<txn>/<20 digits>.manifest     a version of another branch: this is its one name
+
+The digits are the version's number, inverted. A path that ends in `.manifest` and keeps them is read by Lance as it is.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +14,59 @@ from collections.abc import Iterable, Iterator
 
 from omniray.engine.line.commit_object import SEQ_MAX, Pin
 
+VERSIONS, HISTORY, STAGED, BRANCHES = "_versions", "_history", "_staged", "_branches"
 _SUFFIX = ".manifest"
 
 
-def final_name(staging: str) -> str:
-    """`…/<20 digits>.manifest-<suffix>` without its suffix: where every Lance reader looks."""
-    return staging.rsplit(".manifest-", 1)[0] + ".manifest"
+def manifest_name(version: int) -> str:
+    return f"{SEQ_MAX - version:020}{_SUFFIX}"
+
+
+def version_of(manifest_path: str) -> int:
+    """The number of the version whose manifest has this path."""
+    return SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(_SUFFIX))
 
 
 def final_path(table_path: str, version: int) -> str:
-    """The final name of a version that is known by its number alone."""
-    return f"{table_path}/_versions/{SEQ_MAX - version:020}.manifest"
+    """Where every Lance reader looks."""
+    return f"{table_path}/{VERSIONS}/{manifest_name(version)}"
 
 
 def history_path(table_path: str, version: int) -> str:
     """Where the manifest of an old version lies."""
-    return f"{table_path}/_history/{SEQ_MAX - version:020}.manifest"
+    return f"{table_path}/{HISTORY}/{manifest_name(version)}"
+
+
+def own_folder(table_path: str, line: str, main_line: str, transaction: str) -> str:
+    """The folder of one version alone, whose name follows from its transaction: nobody else writes there."""
+    home = STAGED if line == main_line else f"{BRANCHES}/{line}"
+    return f"{table_path}/{home}/{transaction}"
+
+
+def own_path(pin: Pin, main_line: str) -> str:
+    """Where the manifest of a pinned version was staged: for good on a branch, until Phase D is through on main."""
+    return f"{own_folder(pin.path, pin.line, main_line, pin.transaction)}/{manifest_name(pin.version)}"
+
+
+def possible_paths(pin: Pin, main_line: str, *, is_final: bool) -> tuple[str, ...]:
+    """Where the manifest of a pinned version may be, in the order in which to look.
+
+    Phase D may run meanwhile: a manifest gets its final name before its own one goes, and is copied to the history
+    before the final name goes. So whoever looks in this order misses it nowhere.
+    """
+    own = own_path(pin, main_line)
+    if pin.line != main_line:
+        return (own,)
+    final = (final_path(pin.path, pin.version), history_path(pin.path, pin.version))
+    return (*final, own, *final) if is_final else (own, *final)
 
 
 def transaction_mark(pin: Pin) -> bytes:
-    """The bytes in a manifest that tell whose it is: the name of its transaction file.
+    """The bytes in a manifest that tell whose it is: the end of its transaction file's name.
 
-    True of versions that omniray staged, each on the one before it; a foreign one may have been rebased.
+    What goes before the uuid is the version that the transaction read, which of a foreign one may be any.
     """
-    return f"{pin.version - 1}-{pin.transaction}.txn".encode()
+    return f"-{pin.transaction}.txn".encode()
 
 
 def final_versions(names: Iterable[str]) -> Iterator[int]:

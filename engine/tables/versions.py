@@ -12,12 +12,13 @@ import lance
 import pyarrow as pa
 
 from omniray.engine.base.errors import StorageError
-from omniray.engine.line.commit_object import SEQ_MAX
 from omniray.engine.schema.types import ElementType
 from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables.lance_namespace import History
+from omniray.engine.tables.manifest_file import serialised
+from omniray.engine.tables.mirror import Mirror, Mirrors
+from omniray.engine.tables.storage import STORAGE_VERSION
 from omniray.engine.tables.table import Table, first_words, storage_errors
-from omniray.engine.tables.version_names import history_path
+from omniray.engine.tables.version_names import final_path, history_path, version_of
 
 _TRANSACTION_FILE = re.compile(rb"(\d+)(-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.txn)")
 
@@ -40,12 +41,23 @@ class VersionReader:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    def open_foreign(self, type: ElementType, version: int) -> Table:
+    def open_foreign(self, type: ElementType, table_path: str, version: int) -> Table:
         """Open a version that no object pins, in a session of its own: its number may hold other bytes later."""
         options = {"storage_options": self._store.lance_options, "session": lance.Session()}
         with storage_errors(type):
-            dataset = lance.dataset(f"{self._store.uri}/{type.path}", version=version, **options)
-            return Table(type, dataset, _transaction_of(dataset, version)[1], dataset.count_rows())
+            dataset = lance.dataset(f"{self._store.uri}/{table_path}", version=version, **options)
+            transaction, rows = _transaction_of(dataset, version)[1], dataset.count_rows()
+        return Table(
+            type, table_path, version, transaction, rows,
+            open_rows=lambda: dataset, mirrored=lambda: self._mirror_of(table_path, version),
+        )  # fmt: skip
+
+    def _mirror_of(self, table_path: str, version: int) -> Mirror:
+        path = final_path(table_path, version)
+        manifest = self._store.get(path)
+        if manifest is None:
+            raise StorageError(f"{path} is gone; try again", path=path)
+        return Mirrors(self._store, STORAGE_VERSION).of(table_path, version, manifest)
 
     def describe(self, newest: Table, versions: Sequence[int]) -> list[VersionFacts]:
         """What those of the versions up to `newest` that still have their final names say of themselves."""
@@ -59,25 +71,24 @@ class VersionReader:
         A manifest that was moved meanwhile is read in the history; one that is in neither place raises, for nobody can
         tell what it referred to.
         """
-        version = SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(".manifest"))
-        for path in (manifest_path, history_path(table_path, version)):
-            manifest = self._store.get(path)
-            fragments = None if manifest is None else self._fragments(table_path, path, version)
-            if manifest is not None and fragments is not None:
+        version = version_of(manifest_path)
+        for path in (manifest_path, final_path(table_path, version), history_path(table_path, version)):
+            if (manifest := self._store.get(path)) is not None:
+                fragments = self._fragments(table_path, path, version, manifest)
                 return frozenset((*_files_of(fragments), *_transaction_files(manifest)))
         raise StorageError(f"can't read {manifest_path}: it is neither there nor in the history", path=manifest_path)
 
-    def _fragments(self, table_path: str, manifest_path: str, version: int) -> list[lance.LanceFragment] | None:
-        """The fragments of the version whose manifest lies at a path; None if it is not there any more."""
-        shown = History(f"{self._store.uri}/{table_path}", self._store.lance_path(manifest_path))
-        options = {"storage_options": self._store.lance_options}  # and no session: it would keep all that is looked at
+    def _fragments(self, table_path: str, path: str, version: int, manifest: bytes) -> list[lance.LanceFragment]:
         try:
-            dataset = lance.dataset(namespace_client=shown, table_id=[table_path], version=version, **options)
+            dataset = lance.LanceDataset(
+                f"{self._store.uri}/{table_path}",
+                version=version,
+                serialized_manifest=serialised(manifest, where=path),
+                storage_options=self._store.lance_options,
+            )  # without a session: it would keep all that is looked at
             fragments: list[lance.LanceFragment] = dataset.get_fragments()
         except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
-            if self._store.get(manifest_path) is None:
-                return None
-            raise StorageError(f"can't read {manifest_path}: {first_words(error)}", path=manifest_path) from error
+            raise StorageError(f"can't read {path}: {first_words(error)}", path=path) from error
         return fragments
 
 

@@ -24,8 +24,8 @@ log = logging.getLogger("omniray")
 class Lease:
     """The lease of one load on one branch, which is at `newest` or was just before."""
 
-    def __init__(self, sidecars: Sidecars, branch: str, newest: CommitObject) -> None:
-        self._sidecars, self._branch, self._newest = sidecars, branch, newest
+    def __init__(self, sidecars: Sidecars, newest: CommitObject) -> None:
+        self._sidecars, self._newest = sidecars, newest
         self._taken: list[str] = []
 
     def take(self, intent: SidecarIntent, table: Table) -> int:
@@ -33,8 +33,8 @@ class Lease:
 
         When this raises, none may be.
         """
-        announced = SidecarTable(table.type.table_key, table.type.path, table.version, transaction_uuid="")
-        sidecar = Sidecar.on(self._newest, new_ulid(), STAGING, self._branch, this_process(), (intent,), (announced,))
+        announced = SidecarTable(table.type.table_key, table.path, table.version, transaction_uuid="")
+        sidecar = Sidecar.on(self._newest, new_ulid(), STAGING, this_process(), (intent,), (announced,))
         self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have left it there
         self._sidecars.put(sidecar)
         reach(Point.STAGE_AFTER_LEASE)
@@ -57,4 +57,4 @@ class Lease:
         try:
             self._sidecars.delete(taken)
         except StorageError as error:
-            log.warning("event=lease_kept branch=%s ops=%s error=%s", self._branch, ",".join(taken), error)
+            log.warning("event=lease_kept line=%s ops=%s error=%s", self._newest.line, ",".join(taken), error)

@@ -31,13 +31,13 @@ from omniray.engine.rows.rejects import RejectFile
 from omniray.engine.rows.row_ids import fill_ids
 from omniray.engine.rows.row_validation import conform_block
 from omniray.engine.rows.sources import Source, open_source
-from omniray.engine.schema.types import ElementType, Schema
-from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.schema.types import ElementType
+from omniray.engine.tables.storage import StagedRows
 from omniray.engine.tables.table import Table
-from omniray.engine.writes.lease import Lease
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.part import StagedPart
 from omniray.engine.writes.row_sink import RowSink
+from omniray.engine.writes.staging_tables import StagingTables
 from omniray.engine.writes.table_part import TablePart
 from omniray.engine.writes.write_requests import Header, LoadRequest, resolve_load
 
@@ -46,21 +46,22 @@ Progress = Callable[[Source, int], None]
 
 
 class LoadIntent:
-    """A load whose rows are read and staged: what is left is to judge it on a state, and to commit."""
+    """A load whose rows are read and staged: what is left is to judge it on a state, and to commit.
+
+    `announced` are the operations by which others have said that they stage for it: it releases them in the end.
+    """
 
     kind = "Load"
 
     def __init__(
         self,
-        schema: Schema,
+        tables: StagingTables,
         options: LoadOptions,
         author: Author,
         expected_versions: Mapping[str, int],
-        storage: TableStorage,
-        open_table: Callable[[str], Table],
         *,
         txn_id: str | None,
-        lease: Lease,
+        announced: Iterable[str] = (),
         in_parts: bool = False,
         memory: KeyMemory = ROOMY,
     ) -> None:
@@ -70,9 +71,10 @@ class LoadIntent:
         self._payload = None if txn_id is None or in_parts else LoadPayload(options.mode)
         self.author = author
         self.expected_versions = expected_versions
-        self._schema, self._options = schema, options
-        self._storage, self._open_table, self._lease = storage, open_table, lease
-        self._log = KeyLog(schema, memory=memory)
+        self._tables, self._schema, self._options = tables, tables.schema, options
+        self._lease = tables.new_lease()
+        self._lease.adopt(announced)
+        self._log = KeyLog(tables.schema, memory=memory)
         self._sinks: dict[str, RowSink] = {}
         self._rejects = RejectFile(options.rejects) if options.rejects is not None else None
         self._unfit: tuple[Violation, ...] = ()  # refused by the last judgement
@@ -125,7 +127,7 @@ class LoadIntent:
 
     def announce(self, table_keys: Iterable[str]) -> int:
         """Say that files of these tables will be staged elsewhere for this load; since when, by the store's clock."""
-        return min(self._announce(self._open_table(key)) for key in table_keys)
+        return min(self._announce(self._tables.open(key)) for key in table_keys)
 
     def take_part(self, part: StagedPart) -> None:
         """Add a part that was staged elsewhere; its rows come after all that were added before."""
@@ -143,7 +145,7 @@ class LoadIntent:
             type = self._schema.by_table_key[part.table_key]
             sink = self._begin(type)
             first = 1
-            for keys in part.keys(type, self._storage):
+            for keys in part.keys(type, self._tables):
                 self._log.add(type, keys, numbered(first, len(keys)), part.source)
                 first += len(keys)
             if isinstance(part.rows, StagedRows):
@@ -174,7 +176,7 @@ class LoadIntent:
         """Where rows of the type go, which the load touches from now on, if only to empty its table."""
         if type.table_key not in self._sinks:
             self._log.begin(type, self._options.mode)
-            self._sinks[type.table_key] = RowSink(type, self._storage, self._open_table, self._announce)
+            self._sinks[type.table_key] = RowSink(type, self._tables, self._announce)
         return self._sinks[type.table_key]
 
     def _announce(self, table: Table) -> int:
@@ -246,22 +248,19 @@ class LoadIntent:
 
 def prepare_load(
     source: Any,
-    schema: Schema,
+    tables: StagingTables,
     options: LoadOptions,
     author: Author,
     expected_versions: Mapping[str, int],
     *,
-    storage: TableStorage,
-    open_table: Callable[[str], Table],
     type_name: str | None,
     format: str | None,
     progress: Progress | None,
     txn_id: str | None,
-    lease: Lease,
 ) -> LoadIntent:
     """Read and stage a source; on any failure what was staged is deleted again."""
-    opened = open_source(source, schema, type_name=type_name, format=format)
-    intent = LoadIntent(schema, options, author, expected_versions, storage, open_table, txn_id=txn_id, lease=lease)
+    opened = open_source(source, tables.schema, type_name=type_name, format=format)
+    intent = LoadIntent(tables, options, author, expected_versions, txn_id=txn_id)
     try:
         intent.read(opened, progress)
     except BaseException:

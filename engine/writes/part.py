@@ -6,7 +6,7 @@ and what the first try left is the sweep's. Nothing refers to any of it before t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from omniray.engine.base.errors import StorageError
@@ -15,11 +15,10 @@ from omniray.engine.rows.records import Rejection, as_error
 from omniray.engine.rows.row_ids import fill_ids
 from omniray.engine.rows.row_validation import conform_block
 from omniray.engine.rows.sources import Source
-from omniray.engine.schema.types import Schema
-from omniray.engine.tables.storage import StagedRows, TableStorage
-from omniray.engine.tables.table import Table
+from omniray.engine.tables.storage import StagedRows
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.row_sink import RowSink
+from omniray.engine.writes.staging_tables import StagingTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +33,15 @@ class StagedPart:
 
 def stage_part(
     source: Source,
-    schema: Schema,
+    tables: StagingTables,
     options: LoadOptions,
-    storage: TableStorage,
-    open_table: Callable[[str], Table],
     since_us: int,
 ) -> StagedPart:
     """Read, check and stage a source that is part of a load; `since_us` is when the load announced its files."""
     sinks: dict[str, RowSink] = {}
     rejected: list[Rejection] = []
     records = 0
-    with KeyLog(schema) as log:
+    with KeyLog(tables.schema) as log:
         for block in source:
             batches, rejections = conform_block(block)
             if rejections and options.on_error is OnError.FAIL:
@@ -54,7 +51,7 @@ def stage_part(
                 key = batch.type.table_key
                 if key not in sinks:
                     log.begin(batch.type, options.mode)
-                    sinks[key] = RowSink(batch.type, storage, open_table, lambda _: since_us, inline_rows_max=0)
+                    sinks[key] = RowSink(batch.type, tables, lambda _: since_us, inline_rows_max=0)
                 log.add(batch.type, batch.rows, batch.records, batch.source)
                 sinks[key].write(fill_ids(batch).rows)
                 records += batch.rows.num_rows

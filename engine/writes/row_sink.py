@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.schema.types import ID, ElementType
-from omniray.engine.tables.storage import StagedRows, TableStorage
+from omniray.engine.tables.storage import StagedRows
 from omniray.engine.tables.table import Table
+from omniray.engine.writes.staging_tables import StagingTables
 
 INLINE_ROWS_MAX = 16_384
 INLINE_BYTES_MAX = 8 << 20
@@ -33,13 +34,13 @@ class RowSink:
     def __init__(
         self,
         type: ElementType,
-        storage: TableStorage,
-        open_table: Callable[[str], Table],
+        tables: StagingTables,
         announce: Callable[[Table], int],
         *,
         inline_rows_max: int | None = None,
     ) -> None:
-        self._type, self._storage, self._open_table, self._announce = type, storage, open_table, announce
+        self._type, self._tables, self._announce = type, tables, announce
+        self._storage = tables.storage
         self._inline_rows_max = INLINE_ROWS_MAX if inline_rows_max is None else inline_rows_max
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
@@ -116,14 +117,14 @@ class RowSink:
         if self._inline is not None:
             yield from self._inline.to_batches()
         elif self._staged is not None:
-            yield from self._storage.read_staged(self._type, self._staged)
+            yield from self._storage.read_staged(self._type, self._table().path, self._staged)
 
     def close(self, *, used: bool) -> None:
         """Delete staged files that the graph does not refer to: all of them, or those that a rewrite made stale."""
         if self._staging is not None and not self._finished:
             self._abandon(self._staging)
         if self._staged is not None and (not used or self._rewritten is not None):
-            self._storage.forget_rows(self._type, self._staged)
+            self._storage.forget_rows(self._table().path, self._staged)
         if not used:
             self._forget_rewritten()
         if self._pool is not None:
@@ -131,8 +132,11 @@ class RowSink:
 
     # Staging
 
+    def _table(self) -> Table:
+        return self._tables.open(self._type.table_key)
+
     def _start_staging(self) -> None:
-        table = self._open_table(self._type.table_key)
+        table = self._table()
         self._since_us = self._announce(table)
         self._queue = queue.Queue(maxsize=_AHEAD_BATCHES)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"omniray-load-{self._type.name}")
@@ -171,7 +175,7 @@ class RowSink:
 
     def _rewrite(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> StagedRows:
         """The rows, edited, in new files, which bear the time of the old ones: a sink that only took has no other."""
-        table = self._open_table(self._type.table_key)
+        table = self._table()
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._edited_batches(staged, dropped, adopted))
         return self._stage(table, reader, staged.staged_since_us)
 
@@ -180,13 +184,13 @@ class RowSink:
     ) -> Iterator[pa.RecordBatch]:
         position = 0
         positions = dropped.to_numpy()
-        for batch in self._storage.read_staged(self._type, staged):
+        for batch in self._storage.read_staged(self._type, self._table().path, staged):
             yield from edited(pa.Table.from_batches([batch]), position, positions, adopted).to_batches()
             position += batch.num_rows
 
     def _forget_rewritten(self) -> None:
         if self._rewritten is not None:
-            self._storage.forget_rows(self._type, self._rewritten[2])
+            self._storage.forget_rows(self._table().path, self._rewritten[2])
             self._rewritten = None
 
 

@@ -6,7 +6,7 @@ data files are read back from there, so that what travels stays small however ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.judge.keylog import key_columns
+from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.rows.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
@@ -27,10 +28,9 @@ from omniray.engine.rows.records import (
 from omniray.engine.rows.row_ids import fill_ids
 from omniray.engine.rows.row_validation import conform
 from omniray.engine.schema.types import ID, ElementType
-from omniray.engine.tables.storage import StagedRows, TableStorage
-from omniray.engine.tables.table import Table
-from omniray.engine.writes.lease import Lease
+from omniray.engine.tables.storage import StagedRows
 from omniray.engine.writes.row_sink import RowSink
+from omniray.engine.writes.staging_tables import StagingTables
 
 INLINE_ROWS_MAX = 2048
 """So few that the parts of a whole load may travel with their rows and still be few."""
@@ -69,11 +69,13 @@ class TablePart:
     def row_count(self) -> int:
         return self.rows.rows if isinstance(self.rows, StagedRows) else int(self.rows.num_rows)
 
-    def keys(self, type: ElementType, storage: TableStorage) -> Iterator[pa.RecordBatch]:
+    def keys(self, type: ElementType, tables: StagingTables) -> Iterator[pa.RecordBatch]:
         """The key columns of the rows in their order; an id that was minted is null."""
         columns = [name for name in key_columns(type) if not (self.minted.all and name == ID)]
         if isinstance(self.rows, StagedRows):
-            batches = storage.read_staged(type, self.rows, columns) if columns else _nameless(self.rows.rows)
+            path = tables.open(self.table_key).path
+            read = tables.storage.read_staged
+            batches = read(type, path, self.rows, columns) if columns else _nameless(self.rows.rows)
         else:
             batches = iter(self.rows.select(columns).to_batches())
         first = 0
@@ -93,14 +95,15 @@ def read_part(
     batches: Iterable[pa.RecordBatch],
     type: ElementType,
     source: str,
-    *,
-    storage: TableStorage,
-    open_table: Callable[[str], Table],
-    announce: Callable[[Table], int],
-    lease: Lease,
+    tables: StagingTables,
+    announced: SidecarIntent,
 ) -> TablePart:
-    """Check rows as they come and stage them if they are many; the first one that does not fit is raised."""
-    sink = RowSink(type, storage, open_table, announce, inline_rows_max=INLINE_ROWS_MAX)
+    """Check rows as they come and stage them if they are many; the first one that does not fit is raised.
+
+    `announced` says for which write.
+    """
+    lease = tables.new_lease()
+    sink = RowSink(type, tables, lambda table: lease.take(announced, table), inline_rows_max=INLINE_ROWS_MAX)
     marks: list[pa.BooleanArray] = []
     try:
         for batch in _conformed(batches, type, source):

@@ -165,6 +165,7 @@ class GraphReader(DataSourceReader):
         # Here, since these import Lance, which must not be there when Spark forks its workers.
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from omniray.engine.history.open_branch import open_branch
         from omniray.engine.reading.fragment_groups import GroupReader
         from omniray.engine.store.open_store import open_store
 
@@ -172,7 +173,7 @@ class GraphReader(DataSourceReader):
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         store = open_store(options.target.uri, options.target.storage_options or None)
         try:
-            for batch in GroupReader(store).read(partition.value, options.columns, self._where):
+            for batch in GroupReader(open_branch(store)).read(partition.value, options.columns, self._where):
                 yield as_spark(self._marked(batch), arrow)
         finally:
             store.close()

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from omniray.engine.base.errors import InputError
 from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.history.branch_head import find_branch
 from omniray.engine.rows.mode import Mode
 from omniray.engine.store.open_store import open_store
 from omniray.workers.graphs import Connect
@@ -90,8 +90,9 @@ def _begun(options: WriteOptions, schema: StructType) -> Ticket:
     """
     store = open_store(options.target.uri, options.target.storage_options or None)
     try:
-        graph_schema, _, state = read_schema(store, CommitLog(store, MAIN_BRANCH))
+        head = find_branch(store)
+        accepted = read_schema(store, head.newest.schema)
     finally:
         store.close()
-    check_frame(schema, graph_schema.type(options.type))
-    return begin(options.target, state.graph_id, options.mode, options.txn_id)
+    check_frame(schema, accepted.schema.type(options.type))
+    return begin(options.target, head.graph_id, options.mode, options.txn_id)

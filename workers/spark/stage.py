@@ -21,7 +21,7 @@ from omniray.workers.spark.options import Target
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from omniray.engine.graph import Graph
+    from omniray.engine.load_stager import LoadStager
     from omniray.engine.writes.table_part import TablePart
 
 
@@ -64,5 +64,5 @@ def unpacked(part: bytes) -> TablePart | OmnirayError:
     return made
 
 
-def _target_graph(ticket: Ticket) -> Graph:
+def _target_graph(ticket: Ticket) -> LoadStager:
     return kept_open(ticket.target.uri, ticket.target.storage_options, ticket.graph_id)

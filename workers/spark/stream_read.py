@@ -56,11 +56,12 @@ class ChangeOptions:
 
     def opened(self) -> tuple[ObjectStore, Changes]:
         # Here, since these import Lance, which must not be there when Spark forks its workers.
+        from omniray.engine.history.open_branch import open_branch
         from omniray.engine.reading.change_feed import Changes
         from omniray.engine.store.open_store import open_store
 
         store = open_store(self.target.uri, self.target.storage_options or None)
-        return store, Changes.of(store)
+        return store, Changes(open_branch(store))
 
 
 def change_schema(options: ChangeOptions) -> StructType:

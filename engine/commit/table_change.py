@@ -1,0 +1,59 @@
+"""What an operation does to one table: the cases that the commit kernel knows.
+
+A new kind of writer adds a case here and its staging in `staging.py`, and no second path.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.line.sidecar import SidecarTable
+from omniray.engine.tables.storage import EmptyVersion, StagedRows
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The table holds what another pinned version does, as the version after `head`, the newest that there is."""
+
+    source: Pin
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """The table is what a foreign writer has made of it: a version that is there already, under its final name."""
+
+    version: int
+    transaction: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """The table begins, empty."""
+
+    table_id: str
+    path: str
+    first: EmptyVersion
+
+
+TableChange: TypeAlias = TableWrite | Restore | Adopt | Create
+
+
+def announced(base: CommitObject, table_key: str, change: TableChange) -> SidecarTable:
+    """What a sidecar says of the change: the version that it builds on, by which transaction, with which files."""
+    match change:
+        case TableWrite(rows=rows):
+            files = rows.files if isinstance(rows, StagedRows) else ()
+            pin = base.pins[table_key]
+            return SidecarTable(table_key, pin.path, pin.version, str(uuid.uuid4()), files)
+        case Restore(head=head):
+            return SidecarTable(table_key, base.pins[table_key].path, head, str(uuid.uuid4()))
+        case Adopt(version=version, transaction=transaction):
+            return SidecarTable(table_key, base.pins[table_key].path, version - 1, transaction)
+        case Create(path=path, first=first):
+            return SidecarTable(table_key, path, 0, first.transaction)

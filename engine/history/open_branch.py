@@ -1,0 +1,83 @@
+"""One branch of one graph, opened: what everything that reads or writes it works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omniray.engine.history.accepted_schema import AcceptedSchema, read_schema
+from omniray.engine.history.branch_head import find_branch
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.schema.types import Schema
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.tables.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBranch:
+    """A branch and the parts that work on it. Threads may share all of them; one that puts has a `tip` of its own."""
+
+    store: ObjectStore
+    graph_id: str
+    branch: BranchId
+    accepted: AcceptedSchema
+    log: CommitLog
+    manifest: Manifest
+    tip: Tip
+    lineage: Lineage
+    sidecars: Sidecars
+    storage: TableStorage
+    cache: TableCache
+
+    @classmethod
+    def at(
+        cls,
+        store: ObjectStore,
+        graph_id: str,
+        branch: BranchId,
+        accepted: AcceptedSchema,
+        newest: CommitObject,
+        *,
+        log: CommitLog | None = None,
+        read_at: float | None = None,
+    ) -> OpenBranch:
+        """The branch for somebody who knows an object of its line, or what its first one is to follow."""
+        log = log or CommitLog(store, branch)
+        manifest = Manifest(store, branch)
+        tip = Tip(log, newest, is_folded=manifest.is_folded, read_at=read_at)
+        storage = TableStorage(store, branch.ulid, graph_id)
+        return cls(
+            store, graph_id, branch, accepted, log, manifest, tip, Lineage(log, manifest, tip.refresh),
+            Sidecars(store), storage, TableCache(storage, accepted.schema),
+        )  # fmt: skip
+
+    @property
+    def schema(self) -> Schema:
+        return self.accepted.schema
+
+    @property
+    def schema_hash(self) -> str:
+        """What a write that was made elsewhere is held against."""
+        return self.accepted.ref.hash
+
+    def open_newest(self, table_key: str) -> Table:
+        """A table as it is now."""
+        newest = self.tip.refresh()
+        pin = newest.pins[table_key]
+        return self.cache.open(table_key, pin, is_final=newest.is_final(pin))
+
+
+def open_branch(store: ObjectStore, name: str = MAIN) -> OpenBranch:
+    """Open a branch of the graph in a store."""
+    found = find_branch(store, name)
+    accepted = read_schema(store, found.newest.schema)
+    return OpenBranch.at(
+        store, found.graph_id, found.branch, accepted, found.newest, log=found.log, read_at=found.read_at
+    )

@@ -1,0 +1,102 @@
+"""Loads on their way to somebody else: read, checked, staged and judged here, committed elsewhere or later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from omniray.engine.base.principal import Author
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.judge.keylog import ROOMY, KeyMemory
+from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.judge.resolution import Resolution
+from omniray.engine.line.graph_identity import refuse_gone
+from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.rows.sources import open_source
+from omniray.engine.writes.lease import Lease
+from omniray.engine.writes.load import LoadIntent, Progress, prepare_load
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.part import StagedPart, stage_part
+from omniray.engine.writes.staging_tables import StagingTables
+from omniray.engine.writes.table_part import TablePart, read_part
+
+
+class LoadStager:
+    """Stages loads for one branch: it writes data files and leases, and commits nothing."""
+
+    def __init__(self, branch: OpenBranch) -> None:
+        self._branch = branch
+        self._tables = StagingTables(branch.schema, branch.storage, branch.open_newest, self._new_lease)
+
+    @property
+    def graph_id(self) -> str:
+        return self._branch.graph_id
+
+    @property
+    def uri(self) -> str:
+        return self._branch.store.uri
+
+    def prepare_load(
+        self,
+        source: Any,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        type: str | None = None,
+        format: str | None = None,
+        progress: Progress | None = None,
+        txn_id: str | None = None,
+    ) -> LoadIntent:
+        """Read, check and stage a load: what is left is to judge and commit it, here or by a coordinator."""
+        return prepare_load(
+            source, self._tables, options, author, expected_versions,
+            type_name=type, format=format, progress=progress, txn_id=txn_id,
+        )  # fmt: skip
+
+    def begin_load(
+        self,
+        options: LoadOptions,
+        author: Author,
+        expected_versions: Mapping[str, int],
+        *,
+        txn_id: str | None = None,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+    ) -> LoadIntent:
+        """A load whose parts are made elsewhere, with `stage_part` or `read_part`, and added to it.
+
+        `announced` are the operations by which others have said that they stage for it: it releases them in the end.
+        `memory` is what the judgement of its keys may hold.
+        """
+        return LoadIntent(
+            self._tables, options, author, expected_versions,
+            txn_id=txn_id, announced=announced, in_parts=True, memory=memory,
+        )  # fmt: skip
+
+    def read_part(
+        self, batches: Iterable[pa.RecordBatch], type: str, source: str, announced: SidecarIntent
+    ) -> TablePart:
+        """Check rows that are part of a load and stage them if they are many; `announced` says for which write."""
+        refuse_gone(self._branch.store, self.graph_id)
+        return read_part(batches, self._branch.schema.type(type), source, self._tables, announced)
+
+    def stage_part(
+        self, source: Any, options: LoadOptions, since_us: int, *, type: str | None = None, format: str | None = None
+    ) -> StagedPart:
+        """Read, check and stage one part of a load that was begun elsewhere."""
+        refuse_gone(self._branch.store, self.graph_id)
+        opened = open_source(source, self._branch.schema, type_name=type, format=format)
+        return stage_part(opened, self._tables, options, since_us)
+
+    def judge(self, intent: LoadIntent) -> tuple[Resolution, dict[str, int]]:
+        """Resolve a load on the newest state, and say on which versions of which tables that rests."""
+        newest = self._branch.tip.refresh()
+        state = PinnedState(self._branch.cache, newest)
+        resolution = intent.resolve(state)
+        return resolution, {key: newest.pins[key].version for key in state.consulted | resolution.tables.keys()}
+
+    def _new_lease(self) -> Lease:
+        return Lease(self._branch.sidecars, self._branch.tip.newest)

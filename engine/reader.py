@@ -1,0 +1,119 @@
+"""A graph to be read: nothing is written, healed or waited for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import date
+
+from omniray.engine.base.errors import InputError, NotFound, OutcomeUnknown
+from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.judge.resolution import Outcome
+from omniray.engine.line.branch_id import MAIN
+from omniray.engine.line.commit_object import EMBEDDED, Recovery
+from omniray.engine.line.owner import is_owner_known_dead
+from omniray.engine.reading.snapshot import Snapshot
+from omniray.engine.schema.types import Schema
+
+
+class GraphReader:
+    """One branch of a graph, to be read as of any commit. Threads may share it; processes open their own."""
+
+    def __init__(self, branch: OpenBranch) -> None:
+        self._branch, self._pid = branch, os.getpid()
+
+    @property
+    def uri(self) -> str:
+        return self._branch.store.uri
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """The options it was opened with, for those who open it elsewhere."""
+        return self._branch.store.lance_options or {}
+
+    @property
+    def graph_id(self) -> str:
+        """Which graph it is; one that is created anew at the same place is another one."""
+        return self._branch.graph_id
+
+    @property
+    def line(self) -> str:
+        """The branch, by the ULID of its line: what tells it from a later one of the same name."""
+        return self._branch.branch.ulid
+
+    @property
+    def schema(self) -> Schema:
+        return self._branch.schema
+
+    @property
+    def schema_text(self) -> str:
+        """The schema as its author wrote it."""
+        return self._branch.accepted.text
+
+    @property
+    def schema_version(self) -> int:
+        """How many schemas the branch has accepted so far."""
+        return self._branch.accepted.ref.version
+
+    @property
+    def schema_hash(self) -> str:
+        """What the schema means, as one hash."""
+        return self._branch.schema_hash
+
+    def snapshot(self, *, branch: str = MAIN, at: str | date | None = None) -> Snapshot:
+        """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
+        self._on_branch(branch)
+        if at is None:
+            newest = self._branch.tip.refresh()
+            return Snapshot(self._branch, newest.head, newest.pins, newest.is_final)
+        point = self._branch.lineage.at(at)
+        return Snapshot(self._branch, point.entry.commit_id, point.pins, self._branch.tip.newest.is_final)
+
+    def history(self, limit: int | None = None, *, branch: str = MAIN) -> list[LineageEntry]:
+        """The commits of a branch, newest first."""
+        self._on_branch(branch)
+        return self._branch.lineage.entries(limit)
+
+    def recoveries(self, limit: int | None = None) -> list[Recovery]:
+        """What recoveries did, newest first: one entry for each operation that was left by its writer."""
+        self._refuse_fork()
+        return self._branch.lineage.recoveries(limit)
+
+    def outcome(self, txn_id: str) -> Outcome:
+        """Whether a write was committed; one that is not found may be under way, and raises `OutcomeUnknown`."""
+        self._refuse_fork()
+        txn_id = checked_txn_id(txn_id)
+        if self._branch.lineage.commit(txn_id) is None:
+            raise self._undecided(txn_id, "open the graph read-write to find out")
+        return Outcome(txn_id, committed=True)
+
+    def _undecided(self, txn_id: str, advice: str) -> OutcomeUnknown:
+        served = self._branch.tip.newest.owner != EMBEDDED
+        advice = "ask the coordinator of this branch" if served else advice
+        return OutcomeUnknown(
+            f"{txn_id} is not committed, but a try may be under way: {advice}, or write again with this txn_id",
+            txn_id=txn_id,
+        )
+
+    @property
+    def owner(self) -> str:
+        """Who may extend the line now: everybody (`embedded`), or one incarnation of a coordinator."""
+        return self._branch.tip.refresh().owner
+
+    @property
+    def served(self) -> bool:
+        """Whether a coordinator owns the line, as far as can be known from here: then writes go through it."""
+        owner = self.owner
+        return owner != EMBEDDED and not is_owner_known_dead(owner)
+
+    def _on_branch(self, branch: str) -> None:
+        self._refuse_fork()
+        if branch != self._branch.branch.name:
+            raise NotFound(f"no branch {branch!r}; this graph has {self._branch.branch}", branch=branch)
+
+    def _refuse_fork(self) -> None:
+        """Threads do not survive a fork, neither ours nor Lance's: a request would wait for them for ever."""
+        if os.getpid() != self._pid:
+            raise InputError("the graph was opened before this process was forked; open it again here")

@@ -1,0 +1,21 @@
+"""Where a load stages its rows before anything is committed: the tables of a branch as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from omniray.engine.schema.types import Schema
+from omniray.engine.tables.storage import TableStorage
+from omniray.engine.tables.table import Table
+from omniray.engine.writes.lease import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTables:
+    """The tables of a branch, for somebody who stages rows for them; `open` gives one at its newest version."""
+
+    schema: Schema
+    storage: TableStorage
+    open: Callable[[str], Table]
+    new_lease: Callable[[], Lease]
