@@ -18,27 +18,23 @@ from omniray.coordinator.actors.steps import Queues
 from omniray.coordinator.actors.table_queues import TableQueues
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.machine import Limits
-from omniray.engine.base.clock import suspension_aware_clock
 from omniray.engine.base.errors import OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.history.lineage import Lineage
-from omniray.engine.history.manifest import Manifest
 from omniray.engine.judge.pinned import ROWADDR, State
 from omniray.engine.judge.resolution import Affected, Resolution
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
-from omniray.engine.line.line_end import Tip
 from omniray.engine.line.owner import Incarnation, release, take_over
-from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.schema.types import ID, Schema
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writes.load import prepare_load
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.staging_tables import StagingTables
 from omniray.engine.writes.write_requests import Header, LoadRequest, MutationRequest, Request
+from tests.graphs import opened
 
 TIMEOUT_S = 60.0
 
@@ -85,6 +81,9 @@ class Plug:
 class _NothingToLease:
     """The lease of a load whose rows are too few to be staged."""
 
+    def adopt(self, taken: Iterable[str]) -> None:
+        pass
+
     def release(self) -> None:
         pass
 
@@ -100,11 +99,10 @@ class Sender:
         options = LoadOptions.checked(mode, header.pop("on_error", "fail"), header.pop("rejects", None))
         author = Author(header.pop("actor", "ann"), header.pop("tenant", ""))
         nothing: Any = None
-        lease: Any = _NothingToLease()
+        tables = StagingTables(self.schema, nothing, nothing, _NothingToLease)  # type: ignore[arg-type]
         intent = prepare_load(
-            source, self.schema, options, author, header.pop("expected_versions", {}),
-            storage=nothing, open_table=nothing, type_name=type, format=None, progress=None,
-            txn_id=header.pop("txn_id", None) or new_ulid(), lease=lease,
+            source, tables, options, author, header.pop("expected_versions", {}),
+            type_name=type, format=None, progress=None, txn_id=header.pop("txn_id", None) or new_ulid(),
         )  # fmt: skip
         request = intent.request(self.schema_hash)
         intent.close(used=True)
@@ -137,30 +135,16 @@ class Service(Sender):
         limits: Limits | None = None,
     ) -> None:
         self.store = store
-        self.log = wrap_log(CommitLog(store, MAIN_BRANCH))
-        schema, _, state = read_schema(store, self.log)
-        super().__init__(schema, state.schema_hash)
-        manifest, self.sidecars = Manifest(store, MAIN), Sidecars(store)
-        read_at = suspension_aware_clock()
-        newest = self.log.newest()
-        assert newest is not None
-        self.tip = Tip(self.log, newest, is_folded=manifest.is_folded, read_at=read_at)
+        self.branch = opened(store, wrap_log)
+        self.log, self.sidecars = self.branch.log, self.branch.sidecars
+        super().__init__(self.branch.schema, self.branch.schema_hash)
+        self.tip = self.branch.tip.another()
         self.owner = str(Incarnation.new("nowhere"))
         take_over(self.tip, self.owner)
-        self.finaliser = Finaliser(store, self.log, manifest, self.sidecars)
-        self.queues = wrap_queues(TableQueues(store, self.schema))
+        self.finaliser = Finaliser(self.branch)
+        self.queues = wrap_queues(TableQueues(opened(store)))
         self.publisher = Publisher(
-            store,
-            self.tip,
-            Lineage(self.log, manifest, self.tip.refresh),
-            self.sidecars,
-            self.schema,
-            self.schema_hash,
-            self.queues,
-            self.finaliser.notice,
-            branch=str(MAIN_BRANCH),
-            owner=self.owner,
-            limits=limits,
+            self.branch, self.tip, self.queues, self.finaliser.notice, owner=self.owner, limits=limits
         )
 
     # Writing
@@ -186,9 +170,10 @@ class Service(Sender):
 
     def line(self) -> list[CommitObject]:
         """All objects, oldest first."""
-        newest = CommitLog(self.store, MAIN_BRANCH).newest_listed()
+        log = CommitLog(self.store, self.branch.branch)
+        newest = log.newest_listed()
         assert newest is not None
-        return list(reversed(CommitLog(self.store, MAIN_BRANCH).down_to(newest, 1)))
+        return list(reversed(log.down_to(newest, 1)))
 
     def close(self) -> None:
         self.publisher.close()

@@ -8,6 +8,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.line_end import Tip
 from omniray.engine.recovery.repair import Repair
 from omniray.engine.schema.parser import parse_schema
@@ -17,7 +18,7 @@ from omniray.engine.store.open_store import open_store
 from tests.graphs import DELETE, KNOWS, PERSON, SCHEMA, Adding, Parts, insert, new_graph, parts_of, rows_of
 from tests.stores import Root
 
-PEOPLE, FRIENDS = "nodes/Person", "edges/Knows"
+PEOPLE, FRIENDS = "nodes/Person.lance", "edges/Knows.lance"
 _TYPES = parse_schema(SCHEMA).by_table_key
 _PERSON, _KNOWS = _TYPES[PERSON], _TYPES[KNOWS]
 
@@ -96,6 +97,4 @@ def commit_and_die(store: ObjectStore, *names: str) -> Parts:
 def repair_of(parts: Parts) -> Repair:
     """A repair by this process, with a tip of its own."""
     tip = Tip(parts.log, parts.newest(), is_folded=parts.manifest.is_folded)
-    return Repair(
-        parts.store, parts.schema, parts.log, tip, parts.storage, parts.cache, parts.finaliser, parts.sidecars
-    )
+    return Repair(parts.branch, tip, parts.finaliser, parts.writer.attempts, owner=EMBEDDED)

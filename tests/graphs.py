@@ -12,14 +12,17 @@ import pyarrow as pa
 import omniray
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.commit.create_graph import give_birth
+from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.history.branch_head import find_branch
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.sidecar import Sidecar, Sidecars
@@ -93,19 +96,44 @@ class Clock:
 class Parts:
     """The engine below `Graph`, each part in reach."""
 
-    store: ObjectStore
-    schema: Schema
-    log: CommitLog
-    manifest: Manifest
-    storage: TableStorage
-    cache: TableCache
+    branch: OpenBranch
     finaliser: Finaliser
-    sidecars: Sidecars
-    lineage: Lineage
     recoverer: Recoverer
     tip: Tip
     writer: Writer
     clock: Clock
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.branch.store
+
+    @property
+    def schema(self) -> Schema:
+        return self.branch.schema
+
+    @property
+    def log(self) -> CommitLog:
+        return self.branch.log
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.branch.manifest
+
+    @property
+    def storage(self) -> TableStorage:
+        return self.branch.storage
+
+    @property
+    def cache(self) -> TableCache:
+        return self.branch.cache
+
+    @property
+    def sidecars(self) -> Sidecars:
+        return self.branch.sidecars
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.branch.lineage
 
     def newest(self) -> CommitObject:
         found = self.log.newest_listed()
@@ -132,10 +160,24 @@ class Parts:
 
 
 def create_store(root: Root, name: str = "graph") -> ObjectStore:
-    """A graph's store just after its birth."""
+    """A graph's store just after its creation."""
     store = open_store(f"{root.uri}/{name}", root.storage_options)
-    give_birth(store, SCHEMA)
+    create_graph(store, SCHEMA)
     return store
+
+
+def main_of(store: ObjectStore) -> BranchId:
+    """The main branch of the graph in a store."""
+    return find_branch(store).branch
+
+
+def opened(store: ObjectStore, wrap_log: Callable[[CommitLog], CommitLog] = lambda log: log) -> OpenBranch:
+    """A graph's main branch, opened as one more process does."""
+    head = find_branch(store)
+    log = wrap_log(CommitLog(store, head.branch))
+    return OpenBranch.at(
+        store, head.graph_id, head.branch, read_schema(store, head.newest.schema), head.newest, log=log
+    )
 
 
 def parts_of(
@@ -146,23 +188,22 @@ def parts_of(
     is_dead: Callable[[Sidecar], bool] = lambda sidecar: False,
 ) -> Parts:
     """The parts of one more process on a graph; `is_dead` says which operations' owners it takes for dead."""
-    log = wrap_log(CommitLog(store, MAIN_BRANCH))
-    schema = read_schema(store, log)[0]
-    manifest, storage, sidecars, clock = Manifest(store, MAIN), TableStorage(store), Sidecars(store), Clock()
-    cache = TableCache(store, storage, schema, read_only=False)
-    finaliser = Finaliser(store, log, manifest, sidecars)
-    newest = log.newest()
-    assert newest is not None
-    tip = Tip(log, newest, is_folded=manifest.is_folded, clock=clock, sleep=clock.sleep)
-    lineage = Lineage(log, manifest, Tip(log, newest, is_folded=manifest.is_folded).refresh)
-    recoverer = Recoverer(store, sidecars, lineage, finaliser, owner=owner, is_dead=is_dead)
-    writer = Writer(
-        store, tip, lineage, storage, cache, finaliser, sidecars, recoverer, schema,
-        branch=str(MAIN_BRANCH), owner=owner, clock=clock, sleep=clock.sleep, random=lambda: 1.0,
-    )  # fmt: skip
-    return Parts(
-        store, schema, log, manifest, storage, cache, finaliser, sidecars, lineage, recoverer, tip, writer, clock
-    )
+    return parts_on(opened(store, wrap_log), owner=owner, is_dead=is_dead)
+
+
+def parts_on(
+    branch: OpenBranch,
+    *,
+    owner: str = EMBEDDED,
+    is_dead: Callable[[Sidecar], bool] = lambda sidecar: False,
+) -> Parts:
+    """The same on a branch that is open."""
+    clock = Clock()
+    finaliser = Finaliser(branch)
+    tip = Tip(branch.log, branch.tip.newest, is_folded=branch.manifest.is_folded, clock=clock, sleep=clock.sleep)
+    recoverer = Recoverer(branch, finaliser, owner=owner, is_dead=is_dead)
+    writer = Writer(branch, tip, finaliser, recoverer, owner=owner, clock=clock, sleep=clock.sleep, random=lambda: 1.0)
+    return Parts(branch, finaliser, recoverer, tip, writer, clock)
 
 
 def rows_of(type: ElementType, ids: Iterable[str], age: int = 0) -> pa.Table:

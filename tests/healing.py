@@ -12,6 +12,7 @@ from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables.final_names import FinalName, observe_final_name
+from omniray.engine.tables.version_names import own_path
 from tests.graphs import CITY, PERSON, Adding, Parts, parts_of
 from tests.mortal import bury, crash
 
@@ -65,8 +66,9 @@ def outcomes(parts: Parts) -> dict[str, tuple[str, dict[str, str]]]:
     return {one.operation_id: (one.recovery_kind, dict(one.outcomes)) for one in found}
 
 
-def staging_names(store: ObjectStore, path: str = "nodes/Person") -> list[str]:
-    return [name for name in store.names(f"{path}/_versions") if ".manifest-" in name]
+def staged_versions(store: ObjectStore, path: str = "nodes/Person.lance") -> list[str]:
+    """The manifests of a table that have no final name, or had none."""
+    return [file.path for file in store.files(f"{path}/_staged")]
 
 
 def wounds(store: ObjectStore) -> list[str]:
@@ -76,7 +78,7 @@ def wounds(store: ObjectStore) -> list[str]:
     for obj in parts.line():
         for key, pin in obj.introduced().items():
             is_final = observe_final_name(store, pin) is FinalName.OURS
-            if not is_final and (pin.staging is None or store.get(pin.staging) is None):
+            if not is_final and store.get(own_path(pin, parts.branch.graph_id)) is None:
                 found.append(f"{key} {pin.version} is nowhere")
     committed = {obj.op_id for obj in parts.line() if obj.commits} | {e.op_id for e in parts.lineage.entries(None)}
     for recovery in parts.lineage.recoveries(None):

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin, Recovery, follow, remark
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_object import (
+    Commit,
+    CommitObject,
+    Pin,
+    Recovery,
+    Remark,
+    SchemaRef,
+    before_first,
+    follow,
+    follow_with,
+)
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PERSON, CITY, KNOWS = "node:Person", "node:City", "edge:Knows"
+BRANCH = BranchId(MAIN, "01M0000000000000000000GRAPH"[:26])
+SCHEMA = SchemaRef("file", "hash", 1)
 
 
 def commit(number: int, *tables: str) -> Commit:
@@ -27,8 +40,15 @@ def commit(number: int, *tables: str) -> Commit:
 
 
 def birth() -> CommitObject:
-    pins = {key: Pin(1, f"tx-{key}-1", 1, 0) for key in (PERSON, CITY, KNOWS)}
-    return CommitObject(1, "", "op-1", 1, EMBEDDED, pins, (commit(1, *pins),), (), 1, "commit-000001")
+    pins = {key: pin(key, 1, f"tx-{key}-1", 0) for key in (PERSON, CITY, KNOWS)}
+    nothing_yet = before_first(BRANCH.ulid, SCHEMA)
+    return follow(nothing_yet, op_id="op-1", changed=pins, commits=(commit(1, *pins),), finalised_through=1)
+
+
+def pin(table_key: str, version: int, transaction: str, rows: int) -> Pin:
+    """A version of a table, by a transaction."""
+    kind, _, name = table_key.partition(":")
+    return Pin(f"id-{name}", f"{kind}s/{name}.lance", version, transaction, rows, content=transaction)
 
 
 def line(count: int, *, commits_each: int = 1) -> list[CommitObject]:
@@ -37,7 +57,7 @@ def line(count: int, *, commits_each: int = 1) -> list[CommitObject]:
     for seq in range(2, count + 1):
         before = objects[-1]
         moves = [key for key, by in ((PERSON, 2), (CITY, 5)) if seq % by == 0]
-        changed = {k: Pin(before.pins[k].version + 1, f"tx-{k}-{seq}", seq, rows=seq, staging="s") for k in moves}
+        changed = {k: pin(k, before.pins[k].version + 1, f"tx-{k}-{seq}", rows=seq) for k in moves}
         commits = tuple(commit(seq * commits_each + n, *moves) for n in range(commits_each))
         objects.append(follow(before, op_id=f"op-{seq}", changed=changed, commits=commits, finalised_through=0))
     return objects
@@ -59,7 +79,7 @@ def recovered(objects: Sequence[CommitObject], *operation_ids: str) -> list[Comm
     newest = objects[-1]
     seq = newest.seq + 1
     recoveries = tuple(recovery(operation_id, second=seq) for operation_id in operation_ids)
-    return [*objects, remark(newest, op_id=f"op-{seq}", recoveries=recoveries)]
+    return [*objects, follow_with(newest, Remark(f"op-{seq}", recoveries=recoveries))]
 
 
 def _us(at: datetime) -> int:

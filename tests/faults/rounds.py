@@ -29,7 +29,7 @@ from tests.graphs import new_graph
 from tests.stores import new_bucket
 
 AT_ONCE_S = 1e-6  # a grace period that has passed, since the writer lives in this very process
-TABLES = {"Person": "nodes/Person", "City": "nodes/City", "Knows": "edges/Knows"}
+TABLES = {"Person": "nodes/Person.lance", "City": "nodes/City.lance", "Knows": "edges/Knows.lance"}
 ROWS = {"Person": 2, "City": 1, "Knows": 1}
 _NUMBER = re.compile(r"write-(\d+)")
 _CHANGING = re.compile(

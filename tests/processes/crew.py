@@ -25,7 +25,7 @@ from tests.graphs import INSERT, PERSON, insert, people
 from tests.stores import Root
 
 STOP_TIMEOUT_S = 60
-TABLES = ("nodes/Person", "nodes/City", "edges/Knows")
+TABLES = ("nodes/Person.lance", "nodes/City.lance", "edges/Knows.lance")
 
 _spawn = multiprocessing.get_context("spawn")
 

@@ -85,7 +85,7 @@ def test_keyed_inserts_of_many_processes_all_land_in_one_linear_history(disk: Ro
         assert sorted(entry.commit_id for entry in history[:-1]) == sorted(commits)
         assert [entry.seq for entry in history] == list(range(len(commits) + 1, 0, -1))
         assert [entry.parent for entry in history] == [*(entry.commit_id for entry in history[1:]), ""]
-        assert sorted(lance.dataset(f"{graph.uri}/nodes/Person").to_table()["name"].to_pylist()) == expected
+        assert sorted(lance.dataset(f"{graph.uri}/nodes/Person.lance").to_table()["name"].to_pylist()) == expected
 
 
 # Plain readers
@@ -131,10 +131,12 @@ def test_a_writer_killed_between_b_and_c_leaves_no_visible_trace_and_the_next_wr
     with new_graph(any_root) as graph:
         insert(graph, "ann")
         graph.flush()
-        table = f"{graph.uri}/nodes/Person"
+        table = f"{graph.uri}/nodes/Person.lance"
         assert killed_between_b_and_c(any_root, graph.uri, "ghost") == SIGKILLED
         store = open_store(graph.uri, any_root.storage_options)
-        assert [n for n in store.names("nodes/Person/_versions") if ".manifest-" in n] != [], "Phase B was through"
+        assert [n for n in store.names("nodes/Person.lance/_versions") if ".manifest-" in n] != [], (
+            "Phase B was through"
+        )
         plain = lance.dataset(table, storage_options=any_root.storage_options)
         assert (plain.version, plain.to_table()["name"].to_pylist()) == (2, ["ann"])
         everybody_opens(members[:1], graph, any_root)
@@ -146,7 +148,7 @@ def test_a_writer_killed_between_b_and_c_leaves_no_visible_trace_and_the_next_wr
         assert (plain.version, sorted(plain.to_table()["name"].to_pylist())) == (3, ["ann", "bob"])
         assert len(graph.history()) == 3
         assert [one.recovery_kind for one in graph.recoveries()] == ["RolledBack"]
-    assert [n for n in store.names("nodes/Person/_versions") if ".manifest-" in n] == []
+    assert [n for n in store.names("nodes/Person.lance/_versions") if ".manifest-" in n] == []
     assert list(store.names("__recovery")) == []
 
 
@@ -156,7 +158,7 @@ def test_what_a_writer_killed_between_c_and_d_wrote_is_seen_and_healed_by_the_ne
     with new_graph(disk) as graph:
         insert(graph, "ann")
         graph.flush()
-        table = f"{graph.uri}/nodes/Person"
+        table = f"{graph.uri}/nodes/Person.lance"
         assert killed_between_c_and_d(disk, graph.uri, "bob") == SIGKILLED
         assert lance.dataset(table).to_table()["name"].to_pylist() == ["ann"], "it has no final name yet"
         everybody_opens(members[:1], graph, disk)

@@ -74,7 +74,7 @@ def test_a_publisher_that_is_killed_around_its_put_is_replaced_and_its_writes_ar
     graph.wait_until_healed()
     assert [one.recovery_kind for one in client.recoveries()[: -recoveries or None]] == [recorded_as]
     assert graph.people().count(f"around-{point}") == 1
-    plain = lance.dataset(f"{graph.uri}/nodes/Person").to_table()["name"].to_pylist()
+    plain = lance.dataset(f"{graph.uri}/nodes/Person.lance").to_table()["name"].to_pylist()
     assert plain.count(f"around-{point}") == 1, "plain readers see it too"
 
 
@@ -213,7 +213,7 @@ def test_a_reconciler_that_is_killed_in_phase_d_has_a_successor_that_finishes_it
     graph.wait_until(lambda: client.status().finalised_through > seq, "Phase D goes on")
 
     def is_visible() -> bool:
-        return "killed-in-d" in lance.dataset(f"{graph.uri}/nodes/City").to_table()["name"].to_pylist()
+        return "killed-in-d" in lance.dataset(f"{graph.uri}/nodes/City.lance").to_table()["name"].to_pylist()
 
     graph.wait_until(is_visible, "plain readers see it")
 

@@ -15,7 +15,7 @@ import pytest
 
 import omniray
 from omniray.coordinator.actors.cluster import ray
-from omniray.engine.base.errors import LineOwned, SchemaMismatch, Unreachable
+from omniray.engine.base.errors import LineOwned, SchemaChanged, Unreachable
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
@@ -149,7 +149,7 @@ def test_errors_arrive_as_what_they_are(graph: Served) -> None:
 def test_a_client_with_another_schema_is_refused(graph: Served) -> None:
     header = Header(new_ulid(), "Mutation", Author(), {}, "", schema_hash="of another schema")
     request = MutationRequest(header, INSERT, {"name": "stranger", "age": None}, None, datetime.now(UTC))
-    with pytest.raises(SchemaMismatch):
+    with pytest.raises(SchemaChanged):
         graph.service().submit(request, 60)
 
 

@@ -15,7 +15,7 @@ from tests.graphs import AGE, DELETE, INSERT
 Rows = dict[str, dict[str, Any]]
 """By type: by id: what else the row holds."""
 
-TABLES = {"Person": "nodes/Person", "City": "nodes/City", "Knows": "edges/Knows"}
+TABLES = {"Person": "nodes/Person.lance", "City": "nodes/City.lance", "Knows": "edges/Knows.lance"}
 NOTHING: Rows = {"Person": {}, "City": {}, "Knows": {}}
 
 

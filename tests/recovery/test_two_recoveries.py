@@ -18,7 +18,7 @@ from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from tests.foreign import plain_ids
 from tests.graphs import create_store, parts_of
-from tests.healing import processes_on, recovered, staging_names, wounds
+from tests.healing import processes_on, recovered, staged_versions, wounds
 from tests.recovery.writers import END_TIMEOUT_S, Child, forking, leave, recover_together
 from tests.stores import Root
 
@@ -55,8 +55,8 @@ def check(store: ObjectStore, points: Collection[Point] = LEFT) -> None:
     told = [one.operation_id for obj in parts.line() for one in obj.recoveries]
     assert sorted(told) == sorted(row.operation_id for row in rows), "the line tells of each once, too"
     assert list(store.names("__recovery")) == []
-    assert staging_names(store) == staging_names(store, "nodes/City") == []
-    assert plain_ids(store) == plain_ids(store, "nodes/City") == parts.rows() == committed
+    assert staged_versions(store) == staged_versions(store, "nodes/City.lance") == []
+    assert plain_ids(store) == plain_ids(store, "nodes/City.lance") == parts.rows() == committed
     assert wounds(store) == []
 
 

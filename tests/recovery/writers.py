@@ -33,7 +33,7 @@ from tests.mortal import crash
 from tests.stores import Root
 
 END_TIMEOUT_S = 60
-TABLES = {"Person": "nodes/Person", "City": "nodes/City", "Knows": "edges/Knows"}
+TABLES = {"Person": "nodes/Person.lance", "City": "nodes/City.lance", "Knows": "edges/Knows.lance"}
 
 own = multiprocessing.get_context("spawn")
 forking = multiprocessing.get_context("forkserver")

@@ -15,7 +15,7 @@ from omniray.engine.tables import old_versions as archive
 from tests.graphs import insert, new_graph, people, reopen
 from tests.stores import Root
 
-TABLE = "nodes/Person"
+TABLE = "nodes/Person.lance"
 
 
 @pytest.fixture(autouse=True)

@@ -156,7 +156,7 @@ def test_a_slower_one_begins_again_on_top_of_what_the_faster_one_has_written(sto
     assert operations(store) == ["op-0", "op-a", "op-b"]
 
 
-def test_a_long_life_leaves_few_fragments_few_versions_and_no_staging_names(
+def test_a_long_life_leaves_few_fragments_few_versions_and_no_staged_versions(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omniray.engine.history.cas_table.KEPT_VERSIONS", 4)

@@ -37,7 +37,7 @@ from tests.graphs import CITY, PERSON, SCHEMA, files_below, insert, new_graph, p
 from tests.mortal import MortalStore, dying_at
 from tests.stores import Root
 
-TABLES = ("edges/Knows", "nodes/City", "nodes/Person")
+TABLES = ("edges/Knows.lance", "nodes/City.lance", "nodes/Person.lance")
 BEFORE_PUT = (Point.INIT_BEFORE_SIDECAR, Point.INIT_AFTER_SIDECAR, Point.INIT_AFTER_TABLE, Point.INIT_BEFORE_PUT)
 AFTER_PUT = (
     Point.INIT_AFTER_PUT, Point.INIT_AFTER_SCHEMA, Point.D_AFTER_NAME, Point.D_BEFORE_FOLD, Point.D_FOLD_STAGED,
@@ -61,7 +61,7 @@ def die_at(point: Point, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MortalStore(open_store(f"{root.uri}/graph", root.storage_options))
     with monkeypatch.context() as patch, dying_at(store, point):
         patch.setattr(birth, "this_process", lambda: replace(this_process(), started="before this one"))
-        birth.give_birth(cast(ObjectStore, store), SCHEMA)
+        birth.create_graph(cast(ObjectStore, store), SCHEMA)
     assert store.is_dead
 
 
@@ -110,9 +110,9 @@ def test_a_second_init_is_refused_and_changes_nothing(any_root: Root) -> None:
     [
         "letter.txt",
         "nodes/letter.txt",
-        "nodes/Person/data/rows.lance",
-        "nodes/Person/_versions/18446744073709551614.manifest",
-        "nodes/Person/_versions/deeper/18446744073709551614.manifest-1",
+        "nodes/Person.lance/data/rows.lance",
+        "nodes/Person.lance/_versions/18446744073709551614.manifest",
+        "nodes/Person.lance/_versions/deeper/18446744073709551614.manifest-1",
         "other/Person/_transactions/0-1.txn",
         SCHEMA_TEXT,
     ],

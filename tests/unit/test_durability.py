@@ -27,7 +27,7 @@ def test_every_file_and_folder_of_a_commit_is_fsynced_when_it_must_survive_a_pow
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = _synced(tmp_path / "g", "power", monkeypatch)
-    table = Path("nodes/Person")
+    table = Path("nodes/Person.lance")
     folders = [table / name for name in ("_deletions", "_transactions", "_versions", "data")]
     for folder in folders:
         assert [path for path in synced if path.parent == folder], f"no file in {folder} was fsynced"

@@ -23,8 +23,8 @@ def put(store: ObjectStore, path: str, files: EmptyTable) -> None:
 def test_the_files_put_through_a_store_are_a_table_that_plain_lance_reads_and_writes(any_root: Root) -> None:
     store = open_store(f"{any_root.uri}/graph", any_root.storage_options)
     files = empty_table_files(SCHEMA, "2.1")
-    put(store, "nodes/Person", files)
-    uri = f"{store.uri}/nodes/Person"
+    put(store, "nodes/Person.lance", files)
+    uri = f"{store.uri}/nodes/Person.lance"
     table = lance.dataset(uri, storage_options=store.lance_options)
     assert (table.version, table.count_rows(), table.data_storage_version) == (1, 0, "2.1")
     assert table.schema.equals(SCHEMA, check_metadata=True)

@@ -66,7 +66,7 @@ def commit_and_die(store: ObjectStore, *names: str) -> Pin:
     return parts.newest().pins[PERSON]
 
 
-def plain(store: ObjectStore, table: str = "nodes/Person") -> lance.LanceDataset:
+def plain(store: ObjectStore, table: str = "nodes/Person.lance") -> lance.LanceDataset:
     return lance.dataset(f"{store.uri}/{table}", storage_options=store.lance_options)
 
 
@@ -75,8 +75,8 @@ def plain_names(store: ObjectStore) -> list[str]:
     return found
 
 
-def staging_names(store: ObjectStore) -> list[str]:
-    return [name for name in store.names("nodes/Person/_versions") if ".manifest-" in name]
+def staged_versions(store: ObjectStore) -> list[str]:
+    return [name for name in store.names("nodes/Person.lance/_versions") if ".manifest-" in name]
 
 
 # Final names
@@ -115,7 +115,7 @@ def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(sto
         give_final_name(store, PERSON, pin)
     assert drift.value.facts == {"table_key": PERSON, "version": pin.version}
     assert plain(store).read_transaction(pin.version).uuid != pin.transaction
-    assert staging_names(store) != []
+    assert staged_versions(store) != []
 
 
 def test_a_version_with_neither_name_is_an_invariant_violation(store: ObjectStore) -> None:
@@ -178,7 +178,7 @@ def test_a_version_that_was_moved_to_the_history_had_its_final_name(
     parts = parts_of(store)
     parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
     parts.close()
-    archive.archive(store, "nodes/Person")
+    archive.archive(store, "nodes/Person.lance")
     assert pin.staging is not None
     assert store.get(final_name(pin.staging)) is None
     assert observe_final_name(store, pin) is FinalName.OURS
@@ -222,7 +222,7 @@ def test_a_read_only_reader_does_not_take_a_foreign_version_for_the_pinned_one(s
 # The finaliser
 
 
-def test_when_flush_returns_names_are_final_and_folded_and_after_close_staging_names_are_gone(any_root: Root) -> None:
+def test_when_flush_returns_names_are_final_and_folded_and_after_close_staged_versions_are_gone(any_root: Root) -> None:
     parts = parts_of(create_store(any_root))
     for name in ("ann", "bob"):
         parts.writer.commit(Adding(parts.schema, {PERSON: [name], CITY: [name]}))
@@ -230,7 +230,7 @@ def test_when_flush_returns_names_are_final_and_folded_and_after_close_staging_n
     assert plain_names(parts.store) == ["ann", "bob"]
     assert parts.manifest.folded_through() == parts.finaliser.finalised_through == parts.newest().seq
     parts.close()
-    assert staging_names(parts.store) == []
+    assert staged_versions(parts.store) == []
 
 
 def test_what_a_dead_writer_left_is_finished_with_the_next_write(store: ObjectStore) -> None:
@@ -239,7 +239,7 @@ def test_what_a_dead_writer_left_is_finished_with_the_next_write(store: ObjectSt
     parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
     parts.close()
     assert plain_names(store) == ["ann", "bob"]
-    assert staging_names(store) == []
+    assert staged_versions(store) == []
     assert parts.manifest.folded_through() == 4
 
 
@@ -386,7 +386,7 @@ def test_the_sidecar_stays_when_the_fold_fails(parts: Parts, monkeypatch: pytest
     with pytest.raises(StorageError):
         parts.close()
     assert parts.sidecars.listed() == [parts.newest().op_id]
-    assert staging_names(parts.store) == [], "it has its final name"
+    assert staged_versions(parts.store) == [], "it has its final name"
 
 
 def test_a_sidecar_that_can_t_be_deleted_is_no_failure_and_stays_for_the_next_recovery(
@@ -406,12 +406,12 @@ def test_when_nothing_new_comes_everything_is_finished_and_cleared_away_by_itsel
         parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
         assert idle.wait(timeout=60)
     assert parts.sidecars.listed() == []
-    assert staging_names(parts.store) == []
+    assert staged_versions(parts.store) == []
     assert parts.manifest.folded_through() == parts.newest().seq
 
 
 def test_the_final_name_is_the_staging_name_without_its_suffix() -> None:
-    assert final_name("nodes/A/_versions/00001.manifest-abc-def") == "nodes/A/_versions/00001.manifest"
+    assert final_name("nodes/A.lance/_versions/00001.manifest-abc-def") == "nodes/A.lance/_versions/00001.manifest"
 
 
 def test_a_pin_without_a_staging_path_needs_nothing(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,7 +527,7 @@ def test_drift_of_one_table_does_not_keep_the_others_from_their_final_names(part
         parts.writer.commit(Adding(parts.schema, {CITY: [f"c{n}"]}))
     with pytest.raises(TableDrift):
         parts.finaliser.flush()
-    assert plain(parts.store, "nodes/City").count_rows() == 3
+    assert plain(parts.store, "nodes/City.lance").count_rows() == 3
     assert plain(parts.store).version == pin.version
 
 

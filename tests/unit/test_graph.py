@@ -410,10 +410,10 @@ def test_plain_lance_sees_a_write_when_flush_or_close_is_through(disk: Root) -> 
     graph = new_graph(disk)
     insert(graph, "ann")
     graph.flush()
-    assert lance.dataset(f"{graph.uri}/nodes/Person").to_table()["name"].to_pylist() == ["ann"]
+    assert lance.dataset(f"{graph.uri}/nodes/Person.lance").to_table()["name"].to_pylist() == ["ann"]
     insert(graph, "bob")
     graph.close()
-    assert sorted(lance.dataset(f"{graph.uri}/nodes/Person").to_table()["name"].to_pylist()) == ["ann", "bob"]
+    assert sorted(lance.dataset(f"{graph.uri}/nodes/Person.lance").to_table()["name"].to_pylist()) == ["ann", "bob"]
 
 
 def test_a_graph_that_fails_to_flush_closes_all_the_same(graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writes.lease import Lease
 from tests.foreign import append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
-from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staging_names, wounds
+from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staged_versions, wounds
 from tests.mortal import crash
 from tests.stores import Root
 
@@ -52,16 +52,16 @@ def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
 def test_an_operation_that_no_object_names_is_rolled_back(any_root: Root) -> None:
     store = create_store(any_root)
     left = left_by(store, DIED_BEFORE)
-    assert len(staging_names(store)) == 1, "Phase B was through"
+    assert len(staged_versions(store)) == 1, "Phase B was through"
     healer = parts_of(store, is_dead=everybody_is_dead)
     assert recovered(healer) == RecoveryReport(rolled_back=(left,))
     assert outcomes(healer) == {left: ("RolledBack", {PERSON: "NoMovement", CITY: "NoMovement"})}
-    assert staging_names(store) == staging_names(store, "nodes/City") == []
+    assert staged_versions(store) == staged_versions(store, "nodes/City.lance") == []
     assert healer.sidecars.listed() == []
     assert (healer.newest().epoch, healer.newest().owner) == (2, EMBEDDED)
     add(healer, "ann")
     healer.close()
-    assert plain_ids(store) == plain_ids(store, "nodes/City") == ["ann"]
+    assert plain_ids(store) == plain_ids(store, "nodes/City.lance") == ["ann"]
     assert wounds(store) == []
 
 
@@ -72,7 +72,7 @@ def test_an_operation_that_an_object_names_is_rolled_forward(any_root: Root) -> 
     healer = parts_of(store, is_dead=everybody_is_dead)
     assert recovered(healer) == RecoveryReport(rolled_forward=(left,))
     assert outcomes(healer) == {left: ("RolledForward", {PERSON: "RolledPastExpected", CITY: "RolledPastExpected"})}
-    assert plain_ids(store) == plain_ids(store, "nodes/City") == ["ghost"]
+    assert plain_ids(store) == plain_ids(store, "nodes/City.lance") == ["ghost"]
     assert healer.sidecars.listed() == []
     assert healer.newest().epoch == 1, "nobody had to be fenced"
     healer.close()
@@ -157,7 +157,7 @@ def test_a_pinned_version_that_is_nowhere_aborts_loudly_and_everything_is_kept(
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
     left = left_by(store, DIED_AFTER, "lost")
-    lost = f"nodes/Person/_versions/{staging_names(store)[0]}"
+    lost = f"nodes/Person.lance/_versions/{staged_versions(store)[0]}"
     data = store.get(lost)
     assert data is not None
     second = left_by(store, DIED_BEFORE, "second")  # it gave both tables their final names, to open them
@@ -200,7 +200,7 @@ def test_an_operation_of_a_process_that_is_dead_on_this_machine_is_recovered_at_
 def test_an_operation_of_a_live_process_is_left_alone(store: ObjectStore, opened: Callable[..., Parts]) -> None:
     left, healer = left_by(store, DIED_BEFORE), opened()
     assert recoverer(healer).recover(healer.tip) == RecoveryReport(left=(left,))
-    assert len(staging_names(store)) == 1
+    assert len(staged_versions(store)) == 1
     assert healer.newest().epoch == 1
 
 
@@ -390,6 +390,6 @@ def test_a_recovery_that_is_killed_anywhere_is_finished_by_the_next_and_told_onc
     recovered(opened())
     assert {one: kind for one, (kind, _) in outcomes(healer).items()} == {back: "RolledBack", forward: "RolledForward"}
     assert healer.sidecars.listed() == []
-    assert plain_ids(store) == plain_ids(store, "nodes/City") == ["forward"]
+    assert plain_ids(store) == plain_ids(store, "nodes/City.lance") == ["forward"]
     assert wounds(store) == []
     add(healer, "next")

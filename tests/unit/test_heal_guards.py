@@ -27,7 +27,7 @@ from omniray.engine.tables.final_names import observe_final_name
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, create_store, parts_of
-from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names, wounds
+from tests.healing import add, left_by, outcomes, processes_on, recovered, staged_versions, wounds
 from tests.mortal import Crashed, bury, mortal
 from tests.stores import Root
 
@@ -172,10 +172,10 @@ def test_another_operation_s_staging_manifest_of_the_same_version_is_not_deleted
     The twin goes by the name alone, and deletes the only name that a committed version has.
     """
     if not has_guard:
-        monkeypatch.setattr(Recoverer, "_staging_names", _every_staging_name)
+        monkeypatch.setattr(Recoverer, "_staged_versions", _every_staging_name)
     left = left_by(store, DIED_BEFORE)
     commit_and_die(store, "ann")
-    assert len(staging_names(store)) == 2
+    assert len(staged_versions(store)) == 2
     healer = opened(is_dead=lambda sidecar: sidecar.operation_id == left)
     try:
         recovered(healer)

@@ -41,8 +41,8 @@ def test_a_lease_names_who_stages_what(sidecars: Sidecars, disk: Root) -> None:
     person, knows = sidecars.read_all(sidecars.listed())
     assert (person.kind, person.branch, person.epoch, person.owner) == (STAGING, "main", 7, EMBEDDED)
     assert (person.process, person.intents) == (this_process(), (ANN,))
-    assert person.tables == (SidecarTable("node:Person", "nodes/Person", 1, ""),)
-    assert knows.tables == (SidecarTable("edge:Knows", "edges/Knows", 1, ""),)
+    assert person.tables == (SidecarTable("node:Person", "nodes/Person.lance", 1, ""),)
+    assert knows.tables == (SidecarTable("edge:Knows", "edges/Knows.lance", 1, ""),)
     lease.release()
     assert sidecars.listed() == []
 

@@ -55,9 +55,9 @@ def test_a_manifest_is_born_with_its_registrations_and_the_first_object(store: D
     rows = lance.dataset(f"{store.uri}/__manifest").to_table().to_pylist()
     locations = {r["object_id"]: json.loads(r["metadata"])["location"] for r in rows if r["object_type"] == "table"}
     assert locations == {
-        "table:node:Person": "nodes/Person",
-        "table:node:City": "nodes/City",
-        "table:edge:Knows": "edges/Knows",
+        "table:node:Person": "nodes/Person.lance",
+        "table:node:City": "nodes/City.lance",
+        "table:edge:Knows": "edges/Knows.lance",
     }
     assert [r["object_id"] for r in rows if r["object_type"] == "graph_head"] == ["graph_head:main"]
 

@@ -23,7 +23,7 @@ from tests.stores import Root
 from tests.unit.test_tables import PERSON, born, people
 
 WAIT_S = 30
-PATH = "nodes/Person"
+PATH = "nodes/Person.lance"
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from omniray.engine.base.errors import (
     OutcomeUnknown,
     Overloaded,
     PayloadMismatch,
-    SchemaMismatch,
+    SchemaChanged,
     StorageError,
     TableDrift,
     Unreachable,
@@ -55,7 +55,7 @@ from omniray.engine.writes.write_requests import Header, PreparedRequest, Reques
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
 from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, create_store, parts_of
-from tests.healing import staging_names, wounds
+from tests.healing import staged_versions, wounds
 from tests.stores import Root
 
 
@@ -98,7 +98,7 @@ def left_behind(store: ObjectStore, path: str = foreign.PEOPLE) -> dict[str, lis
     data = [file.path.rpartition("/")[2] for file in store.files(f"{path}/data")]
     return {
         "data": [file for file in data if file not in used],
-        "staging": staging_names(store, path),
+        "staging": staged_versions(store, path),
         "sidecars": list(parts_of(store).sidecars.listed()),
     }
 
@@ -236,7 +236,7 @@ def test_a_client_of_another_schema_is_refused(store: ObjectStore) -> None:
     with serving(store) as service:
         write = person(service, "ann")
         stranger = replace(write, header=replace(write.header, schema_hash="another"))
-        with pytest.raises(SchemaMismatch, match="connect again"):
+        with pytest.raises(SchemaChanged, match="connect again"):
             service.publisher.submit(stranger)
 
 
@@ -405,7 +405,7 @@ def test_a_round_that_is_void_while_it_is_being_staged_leaves_nothing(
         for future in (first, second):
             assert result_of(future).commit_id is not None
     assert (names(store), names(store, CITY)) == (["ann", "bob", "cid"], ["bonn"])
-    assert left_behind(store) == left_behind(store, "nodes/City") == NOTHING_LEFT
+    assert left_behind(store) == left_behind(store, "nodes/City.lance") == NOTHING_LEFT
 
 
 def test_a_caller_that_cancels_keeps_nobody_else_waiting(store: ObjectStore) -> None:
@@ -453,7 +453,7 @@ def test_an_outcome_that_stays_unclear_ends_the_publisher_and_nothing_is_deleted
         (later,) = told([service.publisher.submit(person(service, "bob"))])
         assert isinstance(later, OutcomeUnknown)
         log.is_lossy = False
-        assert len(staging_names(store)) == 1, "what may have landed stays"
+        assert len(staged_versions(store)) == 1, "what may have landed stays"
         assert len(list(service.sidecars.listed())) == 1
         service.tip.refresh()
     assert names(store) == ["ann"]

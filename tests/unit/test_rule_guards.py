@@ -294,7 +294,7 @@ def test_only_what_has_its_final_name_and_is_folded_is_called_finalised(
     newest = heir.newest()
     is_lost = claims is not None and point is Point.D_BEFORE_NAME
     assert (newest.pins[PERSON].staging is None) == (claims is not None)
-    assert (newest_version(store, "nodes/Person") < newest.pins[PERSON].version) == (point is Point.D_BEFORE_NAME)
+    assert (newest_version(store, "nodes/Person.lance") < newest.pins[PERSON].version) == (point is Point.D_BEFORE_NAME)
     with pytest.raises(StorageError) if is_lost else contextlib.nullcontext():
         assert heir.rows() == ["ann"]
     heir.finaliser.notice(newest)

@@ -26,7 +26,7 @@ from omniray.engine.recovery.recoverer import SETTLED_S
 from omniray.engine.store.object_store import ObjectStore
 from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import Parts, create_store, parts_of
-from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names
+from tests.healing import add, left_by, outcomes, processes_on, recovered, staged_versions
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -54,7 +54,7 @@ ONE = Sidecar(
     process=Process("host", 17, "4711"),
     created_at_us=1_700_000_000_000_000,
     intents=(SidecarIntent("01J00000000000000000000002", "ann"), SidecarIntent("01J00000000000000000000003", "bob")),
-    tables=(SidecarTable("node:Person", "nodes/Person", 3, "transaction", files=("a.lance", "b.lance")),),
+    tables=(SidecarTable("node:Person", "nodes/Person.lance", 3, "transaction", files=("a.lance", "b.lance")),),
 )
 
 
@@ -77,7 +77,7 @@ def test_a_sidecar_is_json_that_says_who_is_about_to_do_what(store: ObjectStore)
         "tables": [
             {
                 "table_key": "node:Person",
-                "table_path": "nodes/Person",
+                "table_path": "nodes/Person.lance",
                 "expected_version": 3,
                 "transaction_uuid": "transaction",
                 "table_branch": "",
@@ -184,7 +184,7 @@ def test_a_sidecar_that_can_t_be_put_aborts_the_write_with_nothing_moved(
     moved_without = writer.newest() != before and writer.sidecars.listed() == []
     assert (refused, moved_without) == (has_guard, not has_guard)
     if has_guard:
-        assert staging_names(store) == staging_names(store, "nodes/City") == []
+        assert staged_versions(store) == staged_versions(store, "nodes/City.lance") == []
         assert [path for path in store.files("nodes") if "/data/" in path.path] == []
         add(writer, "ann")
         assert writer.rows() == ["ann"]
@@ -240,7 +240,7 @@ def test_sidecars_that_can_t_be_listed_fail_the_write_loudly_with_nothing_moved(
     with pytest.raises(StorageError, match="was made to fail"):
         add(writer, "ann")
     assert writer.newest() == before
-    assert staging_names(store) == []
+    assert staged_versions(store) == []
     assert writer.sidecars.listed() == []
 
 

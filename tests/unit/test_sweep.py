@@ -43,7 +43,7 @@ from tests.stores import Root
 
 HOUR_US = 3600 * 10**6
 DAY_US = 24 * HOUR_US
-PEOPLE, CITIES = "nodes/Person", "nodes/City"
+PEOPLE, CITIES = "nodes/Person.lance", "nodes/City.lance"
 
 
 # Deciding

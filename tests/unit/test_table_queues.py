@@ -208,7 +208,7 @@ def test_a_version_that_was_lost_before_it_landed_is_cold_and_is_not_opened_by_i
         rounds.located(["ann"])
     rounds.stage(Person=TableWrite(Mode.APPEND, foreign.people("bob"), NOTHING_REPLACED), land=False)
     assert isinstance(rounds.outcomes[0], Cold)
-    assert rounds.store.get(final_path("nodes/Person", rounds.newest.pins[PERSON].version)) is None
+    assert rounds.store.get(final_path("nodes/Person.lance", rounds.newest.pins[PERSON].version)) is None
     rounds.land()
     assert rounds.people() == ["ann"]
 
@@ -310,7 +310,7 @@ def test_the_files_of_a_staged_version_are_those_made_for_it_alone(rounds: Round
 
 
 def _files(store: ObjectStore) -> set[str]:
-    return {file.path for file in store.files("nodes/Person")}
+    return {file.path for file in store.files("nodes/Person.lance")}
 
 
 # Facts

@@ -146,7 +146,7 @@ def test_a_staged_version_on_s3_is_invisible_too(s3: Root) -> None:
     staged = commit(storage, table, storage.stage_append(table, people("ann")))
     reader = lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)
     assert (reader.version, ids(staged.table)) == (1, ["ann"])
-    assert staged.staging.startswith("nodes/Person/_versions/")
+    assert staged.staging.startswith("nodes/Person.lance/_versions/")
     finalise(store, staged)
     assert ids(lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)) == ["ann"]
     again = TableStorage(store).open(PERSON, 2, staged.transaction, 1)
@@ -188,12 +188,12 @@ def test_a_foreign_commit_is_noticed_whatever_we_do_on_top_of_the_old_version(
     finalise(store, first)
     ours = CHANGES[change](storage, first.table)
     lance.write_dataset(people("foreign"), storage.uri(PERSON), mode="append")
-    before = list(store.names("nodes/Person/_versions"))
+    before = list(store.names("nodes/Person.lance/_versions"))
     with pytest.raises(VersionTaken) as taken:
         commit(storage, first.table, ours)
     assert (taken.value.table_key, taken.value.expected) == (PERSON.table_key, 3)
     assert ids(plain(storage)) == ["ann", "bob", "foreign"]
-    assert list(store.names("nodes/Person/_versions")) == before, "no staging name is left"
+    assert list(store.names("nodes/Person.lance/_versions")) == before, "no staging name is left"
 
 
 def test_two_attempts_at_one_version_do_not_see_each_other(

@@ -118,15 +118,15 @@ def test_of_strict_writers_at_once_exactly_one_wins(opened: Callable[[], Parts])
     assert len(writers[0].rows()) == 1
 
 
-def test_a_loser_s_files_and_staging_names_are_deleted(opened: Callable[[], Parts], store: ObjectStore) -> None:
+def test_a_loser_s_files_and_staged_versions_are_deleted(opened: Callable[[], Parts], store: ObjectStore) -> None:
     slow, fast = opened(), opened()
     add(fast, "ann")
     fast.finaliser.flush()
-    before = set(files_below(f"{store.uri}/nodes/Person"))
+    before = set(files_below(f"{store.uri}/nodes/Person.lance"))
     with pytest.raises(ExpectedVersionMismatch):
         _overtaken(slow, lambda: add(fast, "bob"))
     fast.finaliser.close()
-    left = set(files_below(f"{store.uri}/nodes/Person")) - before
+    left = set(files_below(f"{store.uri}/nodes/Person.lance")) - before
     assert len([path for path in left if path.startswith("data/")]) == 1, "the winner's data alone"
     assert [path for path in left if ".manifest-" in path] == []
 
@@ -310,7 +310,7 @@ def test_a_writer_that_is_fenced_between_its_staging_and_its_put_begins_a_new_op
 
 def test_a_foreign_commit_stops_the_write_and_names_repair(opened: Callable[[], Parts], store: ObjectStore) -> None:
     parts = opened()
-    uri = f"{store.uri}/nodes/Person"
+    uri = f"{store.uri}/nodes/Person.lance"
     before = files_below(f"{store.uri}/__commits")
     lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="append")
     data = files_below(f"{uri}/data")
@@ -324,7 +324,7 @@ def test_a_foreign_commit_stops_the_write_and_names_repair(opened: Callable[[], 
 def test_tables_that_nobody_touched_take_writes_beside_one_that_drifted(
     opened: Callable[[], Parts], store: ObjectStore
 ) -> None:
-    uri = f"{store.uri}/nodes/Person"
+    uri = f"{store.uri}/nodes/Person.lance"
     lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="append")
     parts = opened()
     parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
@@ -357,7 +357,9 @@ def test_a_write_whose_sidecar_can_t_be_put_aborts_and_leaves_nothing(
         with pytest.raises(StorageError, match="the store is down"):
             add(parts, "ann")
     assert [obj.seq for obj in parts.line()] == [1]
-    assert [p for p in files_below(f"{store.uri}/nodes/Person") if p.startswith("data/") or ".manifest-" in p] == []
+    assert [
+        p for p in files_below(f"{store.uri}/nodes/Person.lance") if p.startswith("data/") or ".manifest-" in p
+    ] == []
     add(parts, "ann")
     assert parts.rows() == ["ann"]
 
@@ -408,7 +410,9 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_with_its_id_and_noth
     assert unknown.value.facts == {"txn_id": intent.commit_id}
     assert UNCLEAR_TIMEOUT_S <= parts.clock.now_s < UNCLEAR_TIMEOUT_S + 5
     assert len(parts.sidecars.listed()) == 1
-    assert [p for p in files_below(f"{store.uri}/nodes/Person") if p.startswith("data/") or ".manifest-" in p] != []
+    assert [
+        p for p in files_below(f"{store.uri}/nodes/Person.lance") if p.startswith("data/") or ".manifest-" in p
+    ] != []
     other = opened()
     add(other, "bob")
     assert other.rows() == (["ann", "bob"] if apply else ["bob"])
