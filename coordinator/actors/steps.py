@@ -16,7 +16,7 @@ from typing import Protocol
 
 from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
-from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round
+from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
 from omniray.engine.base.errors import Fenced, OmnirayError, PayloadMismatch, StorageError, TableDrift
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
@@ -92,13 +92,35 @@ class RoundSteps:
         fresh = [r for r in requests if r.header.commit_id not in repeated]
         state = RoundState(self._base(base), self._queues)
         try:
-            state.look_up(fresh, self._schema)
+            fresh, unfit = self._looked_up(state, fresh)
             judged = judge_round(fresh, state, self._schema)
         except TableDrift as drift:
             return Failed(work.number, drift, self._concerned(fresh, drift.facts.get("table_key", "")))
-        work.judged = replace(judged, answers={**judged.answers, **repeated})
+        work.judged = replace(judged, answers={**judged.answers, **repeated, **unfit})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
+
+    def _looked_up(
+        self, state: RoundState, requests: list[Request]
+    ) -> tuple[list[Request], dict[str, WriteAnswer | OmnirayError]]:
+        """Look up what judging the requests will ask for; those that a bug keeps from that are refused, alone."""
+        try:
+            state.look_up(requests, self._schema)
+        except OmnirayError:
+            raise
+        except Exception:
+            log.exception("event=look_up_failed writes=%d", len(requests))
+        else:
+            return requests, {}
+        unfit: dict[str, WriteAnswer | OmnirayError] = {}
+        for request in requests:
+            try:
+                state.look_up([request], self._schema)
+            except OmnirayError:
+                raise
+            except Exception as error:
+                unfit[request.header.commit_id] = not_judged(request, error)
+        return [request for request in requests if request.header.commit_id not in unfit], unfit
 
     def _concerned(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
         """The writes that may touch a table or ask about it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -117,7 +118,7 @@ class Client:
             self._store.close()
             raise
         self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
-        self._closed = False
+        self._closed, self._pid = False, os.getpid()
 
     def __repr__(self) -> str:
         return f"Client({self._graph.uri!r}, address={self._service.address!r})"
@@ -395,7 +396,7 @@ class Client:
 
     def close(self) -> None:
         """Let go; a coordinator that was started by this client is taken down. Safe to call twice."""
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         self._pool.shutdown()
@@ -405,6 +406,8 @@ class Client:
             self._store.close()
 
     def _refuse_closed(self) -> None:
+        if os.getpid() != self._pid:
+            raise InputError("the client was connected before this process was forked; connect again here")
         if self._closed:
             raise InputError("the client is closed; connect again")
 

@@ -47,8 +47,23 @@ class JudgedRound:
 
 
 def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> JudgedRound:
-    """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read."""
-    round = _Round(Overlay(state, schema), schema)
+    """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read.
+
+    A write that a bug keeps from being laid over the others falls alone: the others are judged again without it.
+    """
+    left, fallen = list(requests), dict[str, WriteAnswer | OmnirayError]()
+    while True:
+        round = _Round(Overlay(state, schema), schema)
+        try:
+            _judge_in_order(left, round, schema)
+        except _NotLaidOver as found:
+            fallen[found.request.header.commit_id] = not_judged(found.request, found.error)
+            left.remove(found.request)
+        else:
+            return JudgedRound(tuple(round.accepted), {**fallen, **round.answers}, round.overlay.writes())
+
+
+def _judge_in_order(requests: Sequence[Request], round: _Round, schema: Schema) -> None:
     for run in runs(requests, schema):
         together = _judged_together(run, round.overlay, schema)
         if together is None:
@@ -57,7 +72,14 @@ def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> Ju
         else:
             for request, resolution in zip(run, together, strict=True):
                 round.settle(request, resolution)
-    return JudgedRound(tuple(round.accepted), round.answers, round.overlay.writes())
+
+
+class _NotLaidOver(Exception):
+    """A write that was resolved, and whose resolution the overlay can't take."""
+
+    def __init__(self, request: Request, error: Exception) -> None:
+        super().__init__(request.header.commit_id)
+        self.request, self.error = request, error
 
 
 class _Round:
@@ -79,7 +101,7 @@ class _Round:
             raise
         except Exception as error:  # nothing of it lies over the others yet: it falls alone
             log.exception("event=write_not_judged commit_id=%s", request.header.commit_id)
-            self.answers[request.header.commit_id] = _bug(request, error)
+            self.answers[request.header.commit_id] = not_judged(request, error)
         else:
             self.settle(request, resolution)
 
@@ -90,7 +112,11 @@ class _Round:
             result = WriteResult(None, 0, 0, resolution.rejected)
             self.answers[commit_id] = WriteAnswer(result, resolution.unfit)
             return
-        self.overlay.take(resolution.tables, commit_id)
+        try:
+            self.overlay.take(resolution.tables, commit_id)
+        except Exception as error:
+            log.exception("event=write_not_laid_over commit_id=%s", commit_id)
+            raise _NotLaidOver(request, error) from error
         self._last_writer.update(dict.fromkeys(resolution.tables, commit_id))
         self.accepted.append((request, resolution))
 
@@ -127,7 +153,8 @@ def _naming_winner(error: InputError | Conflict, overlay: Overlay) -> OmnirayErr
     return error
 
 
-def _bug(request: Request, error: Exception) -> OmnirayError:
+def not_judged(request: Request, error: Exception) -> OmnirayError:
+    """The answer to a write that only a bug kept from being judged."""
     commit_id = request.header.commit_id
     return OmnirayError(
         f"a bug in omniray kept write {commit_id} from being judged: {error!r}; nothing of it was written, and sent "
