@@ -12,7 +12,6 @@ Nothing pins a version before `commit` has returned, so it does not matter which
 from __future__ import annotations
 
 import shutil
-import threading
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +21,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-from lance.file import LanceFileSession
 from lance.fragment import FragmentMetadata, write_fragments
 
 from omniray.engine.base.errors import StorageError
@@ -41,8 +39,6 @@ class Mirrors:
     def __init__(self, store: ObjectStore, session: lance.Session, storage_version: str) -> None:
         self.store, self.session, self.storage_version = store, session, storage_version
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
-        self._lock = threading.Lock()
-        self._remote: LanceFileSession | None = None
 
     def of(self, type: ElementType, version: int) -> Mirror | None:
         """A mirror of a version that has its final name; None if it has none, or if it has indexes.
@@ -70,21 +66,14 @@ class Mirrors:
         return self._pool.submit(self._newest, type)
 
     def _newest(self, type: ElementType) -> int:
-        names = (name.rpartition("/")[2] for name in self._session().list(f"{type.path}/_versions"))
-        return max(final_versions(names), default=0)
+        return max(final_versions(self.store.names(f"{type.path}/_versions")), default=0)
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
         try:
-            self._session().upload_file(str(source), target)
+            self.store.put(target, source.read_bytes())
         finally:
             if not keep:
                 source.unlink()
-
-    def _session(self) -> LanceFileSession:
-        with self._lock:
-            if self._remote is None:
-                self._remote = LanceFileSession(self.store.uri, storage_options=self.store.lance_options)
-            return self._remote
 
 
 class _Folder:
