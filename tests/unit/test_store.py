@@ -9,13 +9,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -27,11 +26,11 @@ from omniray.engine.store.object_store import TEMPORARY, Answer, Durability, Obj
 from omniray.engine.store.open_store import open_store
 from omniray.engine.store.s3 import REQUEST_TRIES
 from omniray.engine.store.s3_options import resolve_options
+from tests.answering import answering_server, error_body
 from tests.stores import Root, new_bucket
 
 THREADS = 16
 TIMEOUT_S = 60
-TOKEN = "x-amz-security-token"
 KEY = {"aws_access_key_id": "key", "aws_secret_access_key": "s3cr3t"}
 
 
@@ -381,59 +380,6 @@ def test_a_missing_bucket_is_named_by_every_verb(s3_endpoint: str, s3: Root) -> 
     for call in calls:
         with pytest.raises(StorageError, match=r"no-such-bucket.*the bucket does not exist"):
             call()
-
-
-class Asked(NamedTuple):
-    """A request as the server saw it."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-
-    @property
-    def signed_by(self) -> tuple[str, str | None]:
-        """The key that signed it, and the session token that came with it."""
-        return self.headers["authorization"].split("Credential=")[1].split("/")[0], self.headers.get(TOKEN)
-
-
-@contextmanager
-def answering_server(answer: Callable[[Asked], tuple[int, str]]) -> Iterator[tuple[str, list[Asked]]]:
-    """A server that answers everything as it is told, with a status and an XML body, and its list of requests."""
-    asked: list[Asked] = []
-
-    class Answer(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked.append(Asked(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
-            status, body = answer(asked[-1])
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("ETag", '"etag"')
-            self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
-            self.end_headers()
-            self.wfile.write(b"" if self.command == "HEAD" else body.encode())
-
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False  # clients keep their connections open
-
-    with Server(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-
-
-def error_body(code: str) -> str:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
 
 
 @pytest.mark.parametrize(
