@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pytest
 from lance.file import LanceFileSession
@@ -178,6 +179,19 @@ def test_a_provider_that_fails_later_is_told_as_such_and_nothing_is_taken_for_un
     assert server.asked == []
 
 
+# Places
+
+
+@pytest.mark.parametrize("prefix", ["with blank", "ü", "a+b", "a~b*", "a&=b", "a:b"])
+def test_a_prefix_is_the_same_place_for_both(server: Server, tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "file").write_bytes(b"bytes")
+    store = open_store(f"s3://bucket/{prefix}", {**KEY, "endpoint": server.endpoint})
+    store.put("object", b"bytes")
+    LanceFileSession(store.uri, storage_options=store.lance_options).upload_file(str(tmp_path / "file"), "object")
+    ours, lances = server.asked
+    assert unquote(ours.target) == unquote(lances.target) == f"/bucket/{prefix}/object"
+
+
 # Endpoints and proxies
 
 
@@ -198,7 +212,7 @@ def test_the_options_of_a_store_open_it_again_elsewhere() -> None:
 
 
 def test_two_names_of_one_option_are_one(server: Server, sender: Senders) -> None:
-    """The client refuses an option that it gets twice, under whatever names; the particular name of an endpoint wins."""
+    """The client refuses an option that it gets twice, by whatever names; the particular name of an endpoint wins."""
     endpoints = {"aws_endpoint_url_s3": server.endpoint, "endpoint": "http://127.0.0.1:9"}
     sender({**KEY, **endpoints, "aws_allow_http": "true", "region": "eu-north-1", "aws_default_region": "eu-north-1"})()
     assert server.asked[-1].signed_by == ("given", None)

@@ -556,6 +556,13 @@ def test_a_uri_that_is_no_place_for_a_graph_is_refused(uri: str) -> None:
         open_store(uri)
 
 
+@pytest.mark.parametrize("prefix", ["a%20b", "a#b", "a?b", "a//b", "a/../b", "./b"])
+def test_a_prefix_that_lance_would_read_otherwise_is_refused(prefix: str) -> None:
+    """The tables would lie in one folder and the commits in another."""
+    with pytest.raises(InputError, match="write the prefix as the bucket has it"):
+        open_store(f"s3://bucket/{prefix}", KEY)
+
+
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_a_folder_is_a_path_or_a_file_uri_and_may_have_blanks_in_it(tmp_path: Path, form: str) -> None:
     folder = tmp_path / "with blank"
