@@ -31,7 +31,8 @@ from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import this_process
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.staging import announce
-from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.lineage import LandedCommit, Lineage
+from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.judge.resolution import Resolution, refuse_swept
 from omniray.engine.line.commit_object import Commit as LineCommit
 from omniray.engine.line.commit_object import CommitObject, Fate, Recovery, follow
@@ -109,7 +110,7 @@ class RoundSteps:
         self._pool, self._lock, self._gauges = pool, lock, gauges
         self._branch, self._owner = branch, owner
         self._process = this_process()
-        self.committed = set(lineage.commit_ids(tip.newest))
+        self.recent = RecentCommits(lineage, tip.newest)
         self.drifted: dict[str, TableDrift] = {}
         self.finalised_through = 0
 
@@ -120,7 +121,10 @@ class RoundSteps:
         if base.owner != self._owner:
             return Ended(_fenced(base))
         requests = work.requests
-        repeated = {r.header.commit_id: self._first_outcome(r, base) for r in requests if self._is_known(r)}
+        known = self.recent.known({r.header.commit_id: r.header.fresh for r in requests}, base)
+        repeated = {
+            r.header.commit_id: _first(r, known[r.header.commit_id]) for r in requests if r.header.commit_id in known
+        }
         fresh = [r for r in requests if r.header.commit_id not in repeated]
         state = RoundState(self._base(base), self._queues)
         try:
@@ -144,18 +148,6 @@ class RoundSteps:
 
     def _base(self, base: CommitObject) -> Base:
         return Base.on(base, self._tip.newest)
-
-    def _is_known(self, request: Request) -> bool:
-        return request.header.commit_id in self.committed
-
-    def _first_outcome(self, request: Request, base: CommitObject) -> WriteAnswer | OmnirayError:
-        found = self._lineage.find(request.header.commit_id, base)
-        if found is None:
-            raise StorageError(f"commit {request.header.commit_id} is known and not in the lineage; try again")
-        try:
-            return WriteAnswer(first_outcome(*found, request.header.payload_hash))
-        except PayloadMismatch as mismatch:
-            return mismatch
 
     # Staging
 
@@ -253,7 +245,7 @@ class RoundSteps:
         if fate is not Fate.LANDED:
             self._tip.refresh()
             return Overtaken(work.number)
-        self.committed.update(commit.commit_id for commit in work.ours.commits)
+        self.recent.advance(work.ours)
         self._on_landed(work.ours, work.ours.op_id)
         put_s, round_s = time.perf_counter() - began, time.perf_counter() - work.began
         self._gauges.landed(len(work.ours.commits), put_s, round_s)
@@ -289,6 +281,14 @@ class RoundSteps:
             self._store.delete_all(files)
         except StorageError as error:
             log.warning("event=discard_failed error=%s", error)
+
+
+def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
+    """The answer to a write that was committed before."""
+    try:
+        return WriteAnswer(first_outcome(*found, request.header.payload_hash))
+    except PayloadMismatch as mismatch:
+        return mismatch
 
 
 def _line_commit(request: Request, resolution: Resolution, at_us: int) -> LineCommit:

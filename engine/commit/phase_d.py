@@ -278,6 +278,7 @@ class Finaliser:
             for table_path in {path.partition("/_versions/")[0] for path, version in staged if archive.is_due(version)}:
                 archive.archive(self._store, table_path)
             self._manifest.discard_old_versions()
+            self._manifest.keep_up()
             self._prune()
         except StorageError as error:
             log.warning("event=tidy_failed sidecars=%d error=%s", len(through), error)

@@ -56,29 +56,30 @@ class VersionReader:
     def references(self, table_path: str, manifest_path: str) -> frozenset[str]:
         """The files that a version refers to, by its manifest; paths are those within the table.
 
+        Of an index it is the folder: a manifest need not say which files are in it.
+
         A manifest that was moved meanwhile is read in the history; one that is in neither place raises, for nobody can
         tell what it referred to.
         """
         version = SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(".manifest"))
         for path in (manifest_path, history_path(table_path, version)):
             manifest = self._store.get(path)
-            fragments = None if manifest is None else self._fragments(table_path, path, version)
-            if manifest is not None and fragments is not None:
-                return frozenset((*_files_of(fragments), *_transaction_files(manifest)))
+            files = None if manifest is None else self._files(table_path, path, version)
+            if manifest is not None and files is not None:
+                return frozenset((*files, *_transaction_files(manifest)))
         raise StorageError(f"can't read {manifest_path}: it is neither there nor in the history", path=manifest_path)
 
-    def _fragments(self, table_path: str, manifest_path: str, version: int) -> list[lance.LanceFragment] | None:
-        """The fragments of the version whose manifest lies at a path; None if it is not there any more."""
+    def _files(self, table_path: str, manifest_path: str, version: int) -> list[str] | None:
+        """The files of the version whose manifest lies at a path; None if it is not there any more."""
         shown = History(f"{self._store.uri}/{table_path}", self._store.lance_path(manifest_path))
         options = {"storage_options": self._store.lance_options}  # and no session: it would keep all that is looked at
         try:
             dataset = lance.dataset(namespace_client=shown, table_id=[table_path], version=version, **options)
-            fragments: list[lance.LanceFragment] = dataset.get_fragments()
+            return [*_files_of(dataset.get_fragments()), *_index_folders(dataset)]
         except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
             if self._store.get(manifest_path) is None:
                 return None
             raise StorageError(f"can't read {manifest_path}: {first_words(error)}", path=manifest_path) from error
-        return fragments
 
 
 def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str]:
@@ -102,6 +103,11 @@ def _files_of(fragments: Iterable[lance.LanceFragment]) -> Iterator[str]:
         yield from (f"data/{file.path}" for file in fragment.data_files())
         if (deletions := fragment.deletion_file()) is not None:
             yield deletions
+
+
+def _index_folders(dataset: lance.LanceDataset) -> Iterator[str]:
+    for index in dataset.describe_indices():
+        yield from (f"_indices/{segment.uuid}" for segment in index.segments)
 
 
 def _transaction_files(manifest: bytes) -> Iterator[str]:
