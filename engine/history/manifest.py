@@ -35,12 +35,13 @@ from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.history import audit
 from omniray.engine.history.cas_table import SwapTable, lance_errors
+from omniray.engine.history.lineage_levels import SEALED_ROWS
 from omniray.engine.history.lineage_upkeep import is_merge_due, keep_up
 from omniray.engine.line.commit_object import SEQ_MAX, Commit, CommitObject, Pin, Recovery
 from omniray.engine.store.object_store import ObjectStore
 
 PATH = "__manifest"
-TAIL_ROWS_MAX = 1024
+TAIL_ROWS_MAX = SEALED_ROWS
 FOLD_ATTEMPTS_MAX = 32
 FIRST_SEQ = 1
 PINS_EVERY = 256  # numbers of the line

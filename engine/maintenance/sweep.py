@@ -62,13 +62,13 @@ class Kind(StrEnum):
 # Lance's temporary files are `.tmp` and six characters, or the name to be with `#1` behind it.
 _TEMPORARY = re.compile(rf"(.*/)?(\.tmp-[^/]+|\.tmp\w{{6}}|[^/]+#\d+)|{PROBE}/.+")
 _IN_TABLE = {
-    Kind.REFERABLE: re.compile(
-        r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn|_indices/[0-9a-f-]{36}/[^/]+"
-    ),
+    Kind.REFERABLE: re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn"),
     Kind.STAGING: re.compile(r"_versions/\d{20}\.manifest-[^/]+"),
     Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # wherever it lies: a repair may have set it aside
     Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
 }
+# Indexes are made by omniray for its own tables alone: those of other tables are whoever's who made them.
+_IN_SYSTEM_TABLE = {Kind.REFERABLE: re.compile(r"_indices/[0-9a-f-]{36}/[^/]+")}
 _MANIFEST_LIKE = ".manifest"
 _ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|_schema\.pg|__schema_state\.json")}
 
@@ -151,8 +151,12 @@ def kind_of(table: str, path: str) -> Kind:
     """What a file of a table is, or one outside of all tables."""
     if _TEMPORARY.fullmatch(path):
         return Kind.TEMPORARY
-    layout, name = (_IN_TABLE, path[len(table) + 1 :]) if table else (_ELSEWHERE, path)
-    return next((kind for kind, pattern in layout.items() if pattern.fullmatch(name)), Kind.UNKNOWN)
+    if not table:
+        layouts, name = [_ELSEWHERE], path
+    else:
+        layouts, name = [_IN_TABLE, _IN_SYSTEM_TABLE] if table in SYSTEM_TABLES else [_IN_TABLE], path[len(table) + 1 :]
+    patterns = (pattern for layout in layouts for pattern in layout.items())
+    return next((kind for kind, pattern in patterns if pattern.fullmatch(name)), Kind.UNKNOWN)
 
 
 def sort_out(files: Iterable[StoredFile], tables: Collection[str], before_us: int) -> Listing:
