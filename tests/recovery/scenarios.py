@@ -156,6 +156,17 @@ def _writing(*deeds: Deed) -> Run:
     return run
 
 
+def _writing_apart(*deeds: Deed) -> Run:
+    """One writer after another, so that each of their writes is folded by itself."""
+
+    def run(root: Root, report: Report) -> None:
+        for deed in deeds:
+            with _open(root) as graph:
+                _do(graph, (deed,), report)
+
+    return run
+
+
 def _owning(*deeds: Deed) -> Run:
     """A coordinator: takes the line over, writes, hands it back."""
 
@@ -333,7 +344,15 @@ _ALL = (
     _write("overwrite", OVERWRITTEN),
     _write("staged", STAGED, settings=(_FEW_INLINE,), on_disk=("load", "phase_b", "phase_c"), on_s3=("load",)),
     _write("burst", *BURST),
-    _write("merge_lineage", *BURST, settings=_MERGE_SOON, on_disk=_UPKEEP, on_s3=_UPKEEP),
+    Scenario(
+        "merge_lineage",
+        BURST,
+        _writing_apart(*BURST),
+        settings=_MERGE_SOON,
+        on_disk=_UPKEEP,
+        on_s3=_UPKEEP,
+        thorough=True,
+    ),
     _write("prune", INSERTED, settings=_PRUNE_SOON, on_disk=_PRUNING, on_s3=_PRUNING),
     Scenario(
         "overtaken",
