@@ -57,14 +57,14 @@ class Grown:
     def __init__(self, store: ObjectStore) -> None:
         self.store, self.manifest = store, Manifest(store, "main")
         self._objects = objects()
-        self.newest: CommitObject | None = None
+        self.newest = next(self._objects)
+        self.manifest.fold([self.newest])
 
     def grow(self, commits: int) -> None:
         """Fold until there are so many, merging and indexing as Phase D does."""
-        while (missing := commits - (self.newest.seq if self.newest else 0)) > 0:
+        while (missing := commits - self.newest.seq) > 0:
             self.fold(min(missing, FOLD_OBJECTS))
             self.tidy()
-        assert self.newest is not None
         CommitLog(self.store, MAIN_BRANCH).put(self.newest)
 
     def fold(self, count: int) -> None:

@@ -85,6 +85,13 @@ class Lineage:
         versions = self._manifest.versions_introduced_by({e.seq for e in folded}) if folded else {}
         return found | {e.commit_id: LandedCommit(e, versions.get(e.seq, {})) for e in folded}
 
+    def are_new(self, commit_ids: Collection[str], known_above: int) -> bool:
+        """Whether none of the ids is in the line, for a caller that itself knows all commits above a number.
+
+        One look at the manifest and none at the line; False also where the manifest is not folded that far.
+        """
+        return self._manifest.holds_none(commit_ids, known_above)
+
     def find_all(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LineageEntry]:
         """The same for many ids with one look at line and manifest: those that are left out are nowhere."""
         wanted = set(commit_ids)

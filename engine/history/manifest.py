@@ -120,6 +120,7 @@ class Manifest:
         self._store = store
         self._table = SwapTable(store, PATH, SCHEMA, clock=clock)
         self._branch = branch
+        self._seen_folded_through = 0
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
 
     def fold(self, objects: Sequence[CommitObject]) -> int:
@@ -198,6 +199,17 @@ class Manifest:
         """Those of the commits that are folded."""
         return [_entry(row) for row in self._rows(_is("graph_commit") & _has_any_id(list(commit_ids))).to_pylist()]
 
+    def holds_none(self, commit_ids: Collection[str], through: int) -> bool:
+        """Whether none of the commits is folded, in a version that is folded through a number or further."""
+        dataset = self._table.open_to_read()
+        if dataset is None:
+            return False
+        with lance_errors(f"read {self._table.uri}"):
+            if self._seen_folded_through < through:  # a later version is folded at least as far
+                self._seen_folded_through = self._folded_in(dataset)
+            is_far_enough = self._seen_folded_through >= through
+            return is_far_enough and not _select(dataset, _has_any_id(list(commit_ids)), ["object_id"]).num_rows
+
     def newest_commit_until(self, at: datetime) -> LineageEntry | None:
         """The newest commit that was made at or before a time.
 
@@ -272,7 +284,8 @@ class Manifest:
 
     def keep_up(self) -> None:
         """Merge and index sealed lineage, once enough of it has gathered since the last time."""
-        if self._warm is not None and self._warm.dataset is not None and is_merge_due(self._warm.dataset):
+        warm = self._warm
+        if warm is not None and warm.dataset is not None and is_merge_due(warm.dataset):
             self._warm = None  # the next fold begins from the version that this leaves
             with lance_errors(f"merge lineage in {self._table.uri}"):
                 keep_up(self._table)
@@ -314,7 +327,9 @@ class Manifest:
     def _folded_in(self, dataset: lance.LanceDataset) -> int:
         """The number up to which a version is folded."""
         fragments = dataset.get_fragments()
-        return int(_head_of(fragments[-1].to_table(), self._branch)["seq"]) if fragments else 0
+        if not fragments:
+            return 0
+        return int(_head_of(fragments[-1].to_table(columns=["object_id", "seq"]), self._branch)["seq"])
 
     def _pins_written_at(self, dataset: lance.LanceDataset, seq: int) -> dict[str, int]:
         """The versions of all tables as they were written out at a number."""

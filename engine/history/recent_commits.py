@@ -48,10 +48,12 @@ class RecentCommits:
 
     def known(self, asked: Mapping[str, bool], base: CommitObject) -> dict[str, LandedCommit]:
         """Those of the ids that are in the line up to `base`; `asked` says of each whether it was called fresh."""
-        doubtful = [commit_id for commit_id, is_fresh in asked.items() if not self._is_new(commit_id, is_fresh)]
-        found = self._lineage.landed(doubtful, base)
-        for commit_id in doubtful:
-            if commit_id not in found and self._remembers(commit_id):
+        remembered, doubtful, known_above = self._sort_out(asked)
+        if not remembered and (not doubtful or self._lineage.are_new(doubtful, known_above)):
+            return {}
+        found = self._lineage.landed([*remembered, *doubtful], base)
+        for commit_id in remembered:
+            if commit_id not in found:
                 raise StorageError(f"commit {commit_id} is known and not in the lineage; try again")
         return found
 
@@ -65,8 +67,14 @@ class RecentCommits:
         with self._lock:
             return commit_id in self._ids
 
-    def _is_new(self, commit_id: str, is_fresh: bool) -> bool:
+    def _sort_out(self, asked: Mapping[str, bool]) -> tuple[list[str], list[str], int]:
+        """The ids that are remembered, those that have to be looked up, and the number above which all are known."""
         with self._lock:
-            if commit_id in self._ids:
-                return False
-            return self._is_whole or (is_fresh and time_us_of(commit_id) > self._newest_last[0].at_us)
+            remembered = [commit_id for commit_id in asked if commit_id in self._ids]
+            others = {commit_id: fresh for commit_id, fresh in asked.items() if commit_id not in self._ids}
+            doubtful = [commit_id for commit_id, fresh in others.items() if not self._is_new(commit_id, fresh)]
+            return remembered, doubtful, self._newest_last[0].seq if self._newest_last else 0
+
+    def _is_new(self, commit_id: str, fresh: bool) -> bool:
+        """Whether an id that is not remembered is certain to be new."""
+        return self._is_whole or (fresh and time_us_of(commit_id) > self._newest_last[0].at_us)

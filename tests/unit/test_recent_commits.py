@@ -30,7 +30,7 @@ def ulid_of(at_us: int) -> str:
 
 
 class Watched(Lineage):
-    """A lineage that tells which ids it was asked for, one look-up after another."""
+    """A lineage that tells which ids it looked for in line and manifest, one look-up after another."""
 
     asked: list[set[str]]
 
@@ -151,6 +151,30 @@ def test_an_id_that_is_remembered_and_not_found_is_refused_rather_than_taken_for
     recent = RecentCommits(line.lineage, line.newest, size=8)
     with pytest.raises(StorageError, match="known and not in the lineage"):
         recent.known({line.id_of(31): False}, line.objects[-2])
+
+
+@pytest.mark.parametrize(("folded", "looks"), [(31, []), (28, []), (27, [1]), (0, [1])])
+def test_new_ids_take_no_look_at_the_line_once_what_is_forgotten_is_folded(
+    disk: Root, folded: int, looks: list[int]
+) -> None:
+    """The window of 4 knows all above 28. A manifest that is not folded so far says nothing of what lies between."""
+    line = Line(Path(disk.uri), 30, folded=folded)
+    recent = RecentCommits(line.lineage, line.newest, size=4)
+    assert recent.known({new_ulid(): False}, line.newest) == {}
+    assert [len(asked) for asked in line.lineage.asked] == looks
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_id_between_what_is_folded_and_what_is_remembered_is_found(
+    disk: Root, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The twin does not ask how far the manifest is folded: a commit that only the line holds is taken for new."""
+    line = Line(Path(disk.uri), 30, folded=20)
+    recent = RecentCommits(line.lineage, line.newest, size=4)
+    if not guarded:
+        are_new = line.lineage.are_new
+        monkeypatch.setattr(line.lineage, "are_new", lambda ids, known_above: are_new(ids, 0))
+    assert bool(recent.known({line.id_of(24): False}, line.newest)) == guarded
 
 
 def test_the_time_of_an_id(line: Line) -> None:
