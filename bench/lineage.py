@@ -6,9 +6,10 @@ Both are made of objects whose tables nobody made, folded in large batches, merg
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -75,25 +76,29 @@ def _sizes(short: Grown, long: Grown) -> list[Figure]:
     memory = [in_fresh_process("bench.lineage_owner", one.store.uri)["growth_bytes"] for one in (long, short)]
     manifests = [len(one.store.get(_newest_manifest(one.store)) or b"") for one in (long, short)]
     return [
-        _beside("memory of an owner's history", kibibytes, *memory, FLAT),
-        _beside("size of __manifest's own manifest", kibibytes, *manifests),
+        _beside("memory of an owner's history", kibibytes, memory, FLAT),
+        _beside("size of __manifest's own manifest", kibibytes, manifests),
     ]
 
 
 def _times(short: Grown, long: Grown, count: int) -> list[Figure]:
-    rng = random.Random(1)
-    figures = []
-    for what, ask in _questions(rng).items():
-        for cold in (True, False):
-            taken = in_turns(count, *(_timer(one, ask, cold=cold) for one in (long, short)))
-            figures.append(compared(f"{what}, {'cold' if cold else 'warm'}", *taken, FLAT))
-    taken = in_turns(
-        count, *(lambda one=one: timed(lambda: RecentCommits(_lineage(one), one.newest)) for one in (long, short))
-    )
-    figures.append(compared("take-over: the window is filled", *taken, FLAT))
-    taken = in_turns(count, *(lambda one=one: timed(lambda: one.fold(FOLD_OBJECTS)) for one in (long, short)))
-    figures.append(compared(f"a fold of {FOLD_OBJECTS} objects", *taken, FLAT))
-    return figures
+    def figure(what: str, timer: Callable[[Grown], Callable[[], float]]) -> Figure:
+        long_s, short_s = in_turns(count, timer(long), timer(short))
+        return compared(what, long_s, short_s, FLAT)
+
+    asked = [
+        figure(f"{what}, {'cold' if cold else 'warm'}", partial(_asking, ask, cold))
+        for what, ask in _questions(random.Random(1)).items()
+        for cold in (True, False)
+    ]
+    taking_over = figure("take-over: the window is filled", lambda one: lambda: timed(partial(_take_over, one)))
+    folding = figure(f"a fold of {FOLD_OBJECTS} objects", lambda one: lambda: timed(partial(one.fold, FOLD_OBJECTS)))
+    return [*asked, taking_over, folding]
+
+
+def _take_over(grown: Grown) -> RecentCommits:
+    log, manifest = CommitLog(grown.store, MAIN_BRANCH), Manifest(grown.store, "main")
+    return RecentCommits(Lineage(log, manifest, lambda: grown.newest), grown.newest)
 
 
 def _questions(rng: random.Random) -> dict[str, Callable[[Manifest, int], object]]:
@@ -111,12 +116,12 @@ def _questions(rng: random.Random) -> dict[str, Callable[[Manifest, int], object
     }
 
 
-def _timer(grown: Grown, ask: Callable[[Manifest, int], object], *, cold: bool) -> Callable[[], float]:
+def _asking(ask: Callable[[Manifest, int], object], cold: bool, grown: Grown) -> Callable[[], float]:
     warm = Manifest(grown.store, "main")
 
     def take() -> float:
         manifest = Manifest(grown.store, "main") if cold else warm
-        return timed(lambda: ask(manifest, _seq(grown)))
+        return timed(partial(ask, manifest, grown.newest.seq))
 
     return take
 
@@ -124,23 +129,36 @@ def _timer(grown: Grown, ask: Callable[[Manifest, int], object], *, cold: bool) 
 def _requests(server: S3Server, short: Grown, long: Grown) -> list[Figure]:
     """What the look-up of one old id asks of S3: the median of some."""
     bucket = server.create_bucket("lineage")
-    stores = []
+    stores = {}
     for one in (long, short):
-        store = open_store(f"{bucket}/{_seq(one)}", server.storage_options)
+        stores[one.newest.seq] = store = open_store(f"{bucket}/{one.newest.seq}", server.storage_options)
         _copy(one.store, store)
-        stores.append(store)
     server.set_delay(DELAY_MS)
     figures = []
     for cold in (True, False):
-        seen = [_seen(server, store, _seq(one), cold=cold) for store, one in zip(stores, (long, short), strict=True)]
+        seen = [_seen(server, store, newest, cold=cold) for newest, store in stores.items()]
         at = f"S3, commit by an old id, {'cold' if cold else 'warm'}"
-        for what, shown, of in (
-            ("requests", _number, lambda t: t.requests),
-            ("requests in sequence", _number, lambda t: t.depth),
-            ("bytes read", kibibytes, lambda t: t.sent_bytes),
-        ):  # type: str, Callable[[float], str], Callable[[Traffic], float]
-            figures.append(_beside(f"{at}: {what}", shown, *(median(map(of, one)) for one in seen), FLAT))
+        requests, depths, read = (
+            [median(of(traffic) for traffic in one) for one in seen] for of in (_requests_of, _depth_of, _bytes_of)
+        )
+        figures += [
+            _beside(f"{at}: requests", _number, requests, FLAT),
+            _beside(f"{at}: requests in sequence", _number, depths, FLAT),
+            _beside(f"{at}: bytes read", kibibytes, read, FLAT),
+        ]
     return figures
+
+
+def _requests_of(traffic: Traffic) -> float:
+    return traffic.requests
+
+
+def _depth_of(traffic: Traffic) -> float:
+    return traffic.depth
+
+
+def _bytes_of(traffic: Traffic) -> float:
+    return traffic.sent_bytes
 
 
 def _seen(server: S3Server, store: ObjectStore, newest: int, *, cold: bool) -> list[Traffic]:
@@ -148,9 +166,11 @@ def _seen(server: S3Server, store: ObjectStore, newest: int, *, cold: bool) -> l
     ids = [commit_id(rng.randrange(1, newest)) for _ in range(20)]
     for one in ids[:10]:
         warm.commit(one)
-    return [
-        observe_all(server, lambda one=one: (Manifest(store, "main") if cold else warm).commit(one)) for one in ids[10:]
-    ]
+
+    def look_up(one: str) -> None:
+        (Manifest(store, "main") if cold else warm).commit(one)
+
+    return [observe_all(server, partial(look_up, one)) for one in ids[10:]]
 
 
 def _copy(source: ObjectStore, target: ObjectStore) -> None:
@@ -167,17 +187,9 @@ def _newest_manifest(store: ObjectStore) -> str:
     return f"{PATH}/_versions/{next(n for n in store.names(f'{PATH}/_versions') if n.endswith('.manifest'))}"
 
 
-def _lineage(grown: Grown) -> Lineage:
-    return Lineage(CommitLog(grown.store, MAIN_BRANCH), Manifest(grown.store, "main"), lambda: grown.newest)
-
-
-def _seq(grown: Grown) -> int:
-    return grown.newest.seq
-
-
-def _beside(
-    what: str, shown: Callable[[float], str], long: float, short: float, target: Target | None = None
-) -> Figure:
+def _beside(what: str, shown: Callable[[float], str], values: Sequence[float], target: Target | None = None) -> Figure:
+    """What was counted of the long history beside the short one."""
+    long, short = values
     return Figure(what, shown(long), shown(short), long / short, target)
 
 

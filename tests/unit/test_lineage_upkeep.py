@@ -6,10 +6,11 @@ every 4 numbers.
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +41,10 @@ def store(disk: Root) -> DirectoryStore:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage_levels, "SEALED_ROWS", 8)
     monkeypatch.setattr(lineage_levels, "FAN_IN", 2)
     monkeypatch.setattr(manifest, "TAIL_ROWS_MAX", 8)
@@ -278,6 +283,21 @@ def test_any_number_fold_and_keep_up_at_once(store: DirectoryStore) -> None:
     check(store, objects, random.Random(8))
 
 
+def fold_as_another_process(uri: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        fold_one_by_one(Manifest(DirectoryStore(Path(uri)), "main"), random_line(random.Random(7), 60), 5)
+
+
+def test_processes_fold_and_keep_up_at_once(store: DirectoryStore) -> None:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for done in [pool.submit(fold_as_another_process, str(store.root)) for _ in range(2)]:
+            done.result()
+    objects = random_line(random.Random(7), 60)
+    check(store, objects, random.Random(8))
+    assert any(segments(plain(store)).values())
+
+
 def overtaken(store: ObjectStore, objects: Sequence[CommitObject], point: Point) -> Manifest:
     """A merge during which another process folds everything, once."""
     folder = Manifest(store, "main")
@@ -356,13 +376,9 @@ def test_a_fold_builds_on_its_own_last_one_although_there_are_indexes_and_its_st
         store.delete_all(folder.take_leftovers())
     assert opened == []
     monkeypatch.undo()
-    _small_again(monkeypatch)
+    make_small(monkeypatch)
     assert any(segments(plain(store)).values())
     check(store, objects[:69], random.Random(13))
-
-
-def _small_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "PINS_EVERY", 4)
 
 
 def test_pins_that_should_be_written_out_and_are_not_are_noticed(
