@@ -45,7 +45,7 @@ TAIL_ROWS_MAX = SEALED_ROWS
 FOLD_ATTEMPTS_MAX = 32
 FIRST_SEQ = 1
 PINS_EVERY = 256  # numbers of the line
-TIME_PROBES = 16
+TIME_PROBES = 64
 CHUNK_ROWS = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -226,7 +226,8 @@ class Manifest:
                 return _entry(max(found, key=lambda row: row["seq"]))
             if before is None:
                 return None
-            return _entry(_select(dataset, _has_id(json.loads(before["metadata"])["commit_id"])).to_pylist()[0])
+            (pins,) = _select(dataset, _has_id(before["object_id"]), ["metadata"]).to_pylist()
+            return _entry(_select(dataset, _has_id(json.loads(pins["metadata"])["commit_id"])).to_pylist()[0])
 
     def recoveries(self, through: int = SEQ_MAX) -> Iterator[Recovery]:
         """The folded recoveries that were recorded at or below a number of the line, newest first."""
@@ -259,12 +260,9 @@ class Manifest:
         with lance_errors(f"read {self._table.uri}"):
             seq = min(seq, self._folded_in(dataset))
             start = seq - seq % PINS_EVERY
-            versions = self._pins_written_at(dataset, start) if start else {}
-            moved = _select(dataset, _is("table_version") & _within(start, seq), ["table_key", "table_version"])
-            for row in moved.to_pylist():
-                versions[row["table_key"]] = max(row["table_version"], versions.get(row["table_key"], 0))
-            ids = [_version_id(table_key, version) for table_key, version in versions.items()]
-            return {row["table_key"]: _pin(row) for row in _select(dataset, _has_any_id(ids)).to_pylist()}
+            rows = self._pins_written_at(dataset, start) if start else []
+            rows += _select(dataset, _is("table_version") & _within(start, seq)).to_pylist()
+            return {row["table_key"]: _pin(row) for row in sorted(rows, key=lambda row: row["table_version"])}
 
     def steps(self, after: int, through: int) -> list[Step]:
         """What the numbers of a stretch of the line brought in, oldest first; those that changed no table are left out.
@@ -331,13 +329,13 @@ class Manifest:
             return 0
         return int(_head_of(fragments[-1].to_table(columns=["object_id", "seq"]), self._branch)["seq"])
 
-    def _pins_written_at(self, dataset: lance.LanceDataset, seq: int) -> dict[str, int]:
-        """The versions of all tables as they were written out at a number."""
+    def _pins_written_at(self, dataset: lance.LanceDataset, seq: int) -> list[dict[str, Any]]:
+        """The pins of all tables as they were written out at a number, as rows of their versions."""
         found = _select(dataset, _has_id(_pins_id(seq))).to_pylist()
         if not found:
             raise InvariantViolation(f"__manifest has no pins written out at {seq}; was it written by something else?")
-        versions: dict[str, int] = json.loads(found[0]["metadata"])["pins"]
-        return versions
+        rows: list[dict[str, Any]] = json.loads(found[0]["metadata"])["pins"]
+        return rows
 
     def _pins_until(self, dataset: lance.LanceDataset, at: datetime) -> dict[str, Any] | None:
         """The last row of written-out pins that is not later than a time; each look at some of them narrows it down."""
@@ -345,7 +343,8 @@ class Manifest:
         while low < high:
             step = -(-(high - low) // TIME_PROBES)
             probes = {_pins_id(place * PINS_EVERY): place for place in range(low + 1, high + 1, step)}
-            rows = {probes[row["object_id"]]: row for row in _select(dataset, _has_any_id(list(probes))).to_pylist()}
+            found = _select(dataset, _has_any_id(list(probes)), ["object_id", "seq", "at"]).to_pylist()
+            rows = {probes[row["object_id"]]: row for row in found}
             if len(rows) < len(probes):
                 raise InvariantViolation("__manifest lacks pins that it should have; was it written by something else?")
             until = [place for place, row in rows.items() if row["at"] <= at]
@@ -426,7 +425,7 @@ def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
 
 def _pins_row(obj: CommitObject) -> dict[str, Any]:
     """All pins as of a number, so that nobody has to look for a table's newest version further back."""
-    pins = {key: pin.version for key, pin in obj.pins.items()}
+    pins = [{**_version_row(key, pin, obj), "seq": pin.since} for key, pin in obj.pins.items()]
     facts = {"commit_id": obj.head, "pins": pins}
     return _row(_pins_id(obj.seq), "graph_pins", obj.seq, at=_time(obj.head_at_us), metadata=facts)
 
