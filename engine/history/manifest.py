@@ -120,7 +120,7 @@ class Manifest:
         self._store = store
         self._table = SwapTable(store, PATH, SCHEMA, clock=clock)
         self._branch = branch
-        self._seen_folded_through = 0
+        self._seen = (0, 0)  # a version, and the number that it is folded through
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
 
     def fold(self, objects: Sequence[CommitObject]) -> int:
@@ -205,10 +205,12 @@ class Manifest:
         if dataset is None:
             return False
         with lance_errors(f"read {self._table.uri}"):
-            if self._seen_folded_through < through:  # a later version is folded at least as far
-                self._seen_folded_through = self._folded_in(dataset)
-            is_far_enough = self._seen_folded_through >= through
-            return is_far_enough and not _select(dataset, _has_any_id(list(commit_ids)), ["object_id"]).num_rows
+            version, folded_through = self._seen
+            if version > dataset.version or folded_through < through:  # a later version is folded at least as far
+                version, folded_through = self._seen = dataset.version, self._folded_in(dataset)
+            if folded_through < through:
+                return False
+            return bool(_select(dataset, _has_any_id(list(commit_ids)), ["object_id"]).num_rows == 0)
 
     def newest_commit_until(self, at: datetime) -> LineageEntry | None:
         """The newest commit that was made at or before a time.
