@@ -141,8 +141,8 @@ class Publisher:
             self._steps.drifted = drifted
 
     def is_committed(self, commit_id: str) -> bool:
-        """Whether a write is in the line, as far as this owner of it knows, which is all there is."""
-        return commit_id in self._steps.committed
+        """Whether a write is in the line; an old one is looked up in storage."""
+        return self._steps.recent.is_committed(commit_id, self._tip.newest)
 
     def under_way(self, commit_id: str) -> Future[WriteAnswer] | None:
         waiting = self._waiting.get(commit_id)

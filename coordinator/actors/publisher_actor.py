@@ -157,9 +157,9 @@ class PublisherActor:
 
     async def is_committed(self, commit_id: str) -> bool | None:
         """Whether a write is in the line; None while it is under way."""
-        if self._publisher.is_committed(commit_id):
-            return True
-        return None if self._publisher.under_way(commit_id) is not None else False
+        is_under_way = self._publisher.under_way(commit_id) is not None  # before the look: it may land meanwhile
+        is_committed = await asyncio.to_thread(self._publisher.is_committed, commit_id)
+        return True if is_committed else None if is_under_way else False
 
     async def status(self) -> Status:
         await self._reconciler.ask()

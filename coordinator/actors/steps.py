@@ -22,7 +22,9 @@ from omniray.engine.base.errors import Fenced, OmnirayError, PayloadMismatch, St
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
+from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.judge.resolution import refuse_swept
 from omniray.engine.line.commit_object import CommitObject, Fate, Remark
 from omniray.engine.line.line_end import Tip
@@ -77,7 +79,7 @@ class RoundSteps:
         self._branch, self._tip, self._lineage, self._schema = branch, tip, branch.lineage, branch.schema
         self._queues, self._gauges, self._on_landed, self._owner = queues, gauges, on_landed, owner
         self._attempts = Attempts(branch, queues, pool)
-        self.committed = set(branch.lineage.commit_ids(tip.newest))
+        self.recent = RecentCommits(branch.lineage, tip.newest)
         self.drifted: dict[str, TableDrift] = {}
         self.finalised_through = 0
 
@@ -88,7 +90,10 @@ class RoundSteps:
         if base.owner != self._owner:
             return Ended(_fenced(base))
         requests = work.requests
-        repeated = {r.header.commit_id: self._first_outcome(r, base) for r in requests if self._is_known(r)}
+        known = self.recent.known({r.header.commit_id: r.header.fresh for r in requests}, base)
+        repeated = {
+            r.header.commit_id: _first(r, known[r.header.commit_id]) for r in requests if r.header.commit_id in known
+        }
         fresh = [r for r in requests if r.header.commit_id not in repeated]
         state = RoundState(self._base(base), self._queues)
         try:
@@ -134,18 +139,6 @@ class RoundSteps:
 
     def _base(self, base: CommitObject) -> Base:
         return Base.on(base, self._tip.newest)
-
-    def _is_known(self, request: Request) -> bool:
-        return request.header.commit_id in self.committed
-
-    def _first_outcome(self, request: Request, base: CommitObject) -> WriteAnswer | OmnirayError:
-        found = self._lineage.find(request.header.commit_id, base)
-        if found is None:
-            raise StorageError(f"commit {request.header.commit_id} is known and not in the lineage; try again")
-        try:
-            return WriteAnswer(first_outcome(*found, request.header.payload_hash))
-        except PayloadMismatch as mismatch:
-            return mismatch
 
     # Staging
 
@@ -211,7 +204,7 @@ class RoundSteps:
             self._tip.refresh()
             return Overtaken(work.number)
         ours = self._tip.newest
-        self.committed.update(commit.commit_id for commit in ours.commits)
+        self.recent.advance(ours)
         self._on_landed(ours, ours.op_id)
         put_s, round_s = time.perf_counter() - began, time.perf_counter() - work.began
         self._gauges.landed(len(ours.commits), put_s, round_s)
@@ -234,6 +227,14 @@ class RoundSteps:
         """A round came to nothing: its handles show rows that never happened."""
         if work.attempt is not None:
             self._attempts.give_up(work.attempt)
+
+
+def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
+    """The answer to a write that was committed before."""
+    try:
+        return WriteAnswer(first_outcome(*found, request.header.payload_hash))
+    except PayloadMismatch as mismatch:
+        return mismatch
 
 
 def _touching(work: Round, tables: set[str]) -> frozenset[str]:
