@@ -18,7 +18,7 @@ from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
-from omniray.engine.base.errors import Fenced, OmnirayError, PayloadMismatch, StorageError, TableDrift
+from omniray.engine.base.errors import Fenced, GraphGone, OmnirayError, PayloadMismatch, StorageError, TableDrift
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
@@ -151,7 +151,10 @@ class RoundSteps:
         intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in accepted]
         kind = "Load" if all(r.header.kind == "Load" for r, _ in accepted) else "Mutation"
         work.attempt = attempt = self._attempts.announce(work.base, kind, intents, work.judged.writes)
-        failures = self._attempts.stage(attempt, self._base(work.base))
+        try:
+            failures = self._attempts.stage(attempt, self._base(work.base))
+        except GraphGone as gone:  # nothing that is tried again could land
+            return Ended(gone)
         if attempt.is_void:
             return Overtaken(work.number)
         if failures:
