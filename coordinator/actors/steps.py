@@ -154,6 +154,7 @@ class RoundSteps:
         try:
             failures = self._attempts.stage(attempt, self._base(work.base))
         except GraphGone as gone:  # nothing that is tried again could land
+            self._attempts.give_up(attempt)
             return Ended(gone)
         if attempt.is_void:
             return Overtaken(work.number)
