@@ -36,6 +36,7 @@ _ALIASES = {
     "default_region": "aws_region",
     "aws_default_region": "aws_region",
     "skip_signature": "aws_skip_signature",
+    "aws_allow_http": "allow_http",
 }
 
 
@@ -43,7 +44,10 @@ def resolve_options(
     given: Mapping[str, str], environment: Mapping[str, str], profile: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """One set of options for Lance and for us: what was given, else the environment's, else those of the profile."""
-    options = {_ALIASES.get(name.lower(), name.lower()): str(value) for name, value in given.items()}
+    # The more particular name of an endpoint comes last, and so it wins.
+    lowered = ((name.lower(), str(value)) for name, value in given.items())
+    ordered = sorted(lowered, key=lambda option: option[0] == "aws_endpoint_url_s3")
+    options = {_ALIASES.get(name, name): value for name, value in ordered}
     # A key goes with its own secret and token, never with somebody else's.
     own_key = options.get("aws_access_key_id", environment.get("AWS_ACCESS_KEY_ID")) != environment.get(
         "AWS_ACCESS_KEY_ID"
