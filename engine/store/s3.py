@@ -36,6 +36,7 @@ BACKOFF_MAX_S = 5.0
 BACKOFF_BASE = 4  # a store that throttles is given time, a single failure is made good at once
 DELETE_KEYS_MAX = 1000
 _PAGE_KEYS = 1000
+_SPECIAL = frozenset("%?#")  # Lance reads a URI as a URL: it decodes the first, and ends the path at the others
 
 _FAILURES = (BaseError, OSError, ValueError)  # a missing object is a FileNotFoundError, an impossible path a ValueError
 
@@ -76,6 +77,12 @@ class S3Store:
         prefix = parts.path.strip("/")
         if not parts.netloc or not prefix:
             raise InputError(f"can't open {uri!r}: an S3 graph is s3://bucket/prefix, with both", uri=uri)
+        if set(uri) & _SPECIAL or {"", ".", ".."} & set(prefix.split("/")):
+            raise InputError(
+                f"can't open {uri!r}: write the prefix as the bucket has it, without %, ?, #, empty parts, '.', '..'; "
+                "Lance would take it for another one",
+                uri=uri,
+            )
         options, credentials = resolve_options(storage_options, os.environ), None
         check_credentials(options, os.environ)
         if needs_chain(options):
@@ -115,7 +122,7 @@ class S3Store:
             # Two puts at once may both be answered 409, which is of the same type and says nothing about the object.
             return Answer.REFUSED if status_of(error) == PRECONDITION_FAILED else Answer.UNCLEAR
         except _FAILURES as error:
-            if is_clear_refusal(code_of(error)):
+            if is_clear_refusal(code_of(error)) or isinstance(error, ValueError):  # a path that was never sent
                 raise self._failed(error, "write", path) from error
             return Answer.UNCLEAR
         return Answer.CREATED
