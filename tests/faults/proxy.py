@@ -3,7 +3,7 @@
     with running_proxy(endpoint) as proxy:
         proxy.arm(Fault(Kind.LOST_ANSWER, "PUT .*/__commits/"))
 
-It stands before any S3 endpoint, so that requests of the store and of Lance are broken alike. It runs in
+It stands before any S3 endpoint, so that requests of s3fs and of Lance's own object store are broken alike. It runs in
 a process of its own, since Lance's blocking calls would hold up a thread of the test's, and is told what to do by
 requests to `/__control/…`. Signatures go through unchecked and refer to the proxy's address; the server behind it must
 not check them either.

@@ -441,11 +441,12 @@ def test_a_conflict_of_two_puts_at_once_is_no_refusal(status: int, code: str, an
 
 def test_a_process_that_was_forked_is_told_so_instead_of_waiting_for_ever(s3: Root) -> None:
     script = f"""
-import os
+import os, signal
 from omniray.engine.store.open_store import open_store
 store = open_store("{s3.uri}/graph", {s3.storage_options!r})
 store.put("object", b"")
 if os.fork() == 0:
+    signal.alarm({TIMEOUT_S // 2})  # one that waits for ever ends with the test
     try:
         open_store("{s3.uri}/graph", {s3.storage_options!r}).get("object")
     except Exception as error:
