@@ -11,10 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from omniray.coordinator.actors.executor import StepExecutor
 from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.table_queues import Base, Cold, StagedPin, TableStage, Taken
@@ -97,7 +97,7 @@ class RoundSteps:
         schema: Schema,
         queues: Queues,
         on_landed: Callable[[CommitObject, str], None],
-        pool: Executor,
+        executor: StepExecutor,
         lock: threading.RLock,
         gauges: Gauges,
         *,
@@ -106,7 +106,7 @@ class RoundSteps:
     ) -> None:
         self._store, self._tip, self._lineage, self._sidecars = store, tip, lineage, sidecars
         self._schema, self._queues, self._on_landed = schema, queues, on_landed
-        self._pool, self._lock, self._gauges = pool, lock, gauges
+        self._executor, self._lock, self._gauges = executor, lock, gauges
         self._branch, self._owner = branch, owner
         self._process = this_process()
         self.committed = set(lineage.commit_ids(tip.newest))
@@ -168,7 +168,7 @@ class RoundSteps:
         intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in work.judged.accepted]
         kind = "Load" if all(r.header.kind == "Load" for r, _ in work.judged.accepted) else "Mutation"
         work.sidecar = announce(work.base, self._branch, self._process, kind, intents, self._schema, writes)
-        announced = self._pool.submit(self._announce, work.sidecar) if writes else None
+        announced = self._executor.submit(self._announce, work.sidecar) if writes else None
         stages = [TableStage(table, writes[table.table_key]) for table in work.sidecar.tables]
         outcomes: list[StagedPin | Taken | OmnirayError] = []
         try:
@@ -276,7 +276,7 @@ class RoundSteps:
         """A round came to nothing: its handles show rows that never happened."""
         work.is_void = True
         self._queues.drop(list(work.judged.writes))
-        self._pool.submit(self._delete, self._made_for(work))
+        self._executor.submit(self._delete, self._made_for(work))
 
     def _made_for(self, work: Round) -> list[str]:
         """The files that a round has made for itself alone."""
