@@ -125,21 +125,19 @@ class RoundSteps:
         state = RoundState(self._base(base), self._queues)
         try:
             state.look_up(fresh, self._schema)
-            judged = judge_round(fresh, state, self._schema)
         except TableDrift as drift:
-            return Failed(work.number, drift, self._concerned(fresh, drift.facts.get("table_key", "")))
+            return Failed(work.number, drift, self._asking(fresh, drift.facts.get("table_key", "")))
+        judged = judge_round(fresh, state, self._schema)
         work.judged = replace(judged, answers={**judged.answers, **repeated})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
 
-    def _concerned(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
-        """The writes that may touch a table or ask about it."""
+    def _asking(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
+        """The writes that ask for ids of a table."""
         return frozenset(
             request.header.commit_id
             for request in requests
-            if request.touched is None
-            or table_key in request.touched
-            or any(table_key == key for key, _ in request.ids_asked(self._schema))
+            if any(table_key == key for key, _ in request.ids_asked(self._schema))
         )
 
     def _base(self, base: CommitObject) -> Base:
@@ -198,9 +196,8 @@ class RoundSteps:
 
     def _refused(self, work: Round) -> Failed | None:
         """Writes that may not be staged: on tables that drifted, or with files that a sweep may have taken."""
-        drifted = self.drifted.keys() & work.judged.writes.keys()
-        if drifted:
-            return Failed(work.number, self.drifted[min(drifted)], _touching(work, drifted))
+        if drifted := self.drifted.keys() & work.judged.writes.keys():
+            return _drifted(work, min(drifted), self.drifted[min(drifted)])
         try:
             refuse_swept(work.judged.writes, work.base)
         except StorageError as error:
@@ -214,12 +211,14 @@ class RoundSteps:
         if taken and (newest := self._tip.another().refresh()).owner != self._owner:
             return Ended(_fenced(newest))
         if taken:
-            error: OmnirayError = TableDrift(
+            error = TableDrift(
                 f"{taken[0].table_key} was changed by something other than omniray: its next version should be "
                 f"{taken[0].expected} and that is taken; {DRIFT_ADVICE}",
                 table_key=taken[0].table_key, expected=taken[0].expected,
             )  # fmt: skip
-            return Failed(work.number, error, _touching(work, {one.table_key for one in taken}))
+            return _drifted(work, taken[0].table_key, error)
+        if drifts := [failure for failure in failures if isinstance(failure, TableDrift)]:
+            return _drifted(work, drifts[0].facts.get("table_key", ""), drifts[0])
         errors = [failure for failure in failures if isinstance(failure, OmnirayError)]
         if all(isinstance(error, Cold) for error in errors):
             return Overtaken(work.number)
@@ -307,8 +306,10 @@ def _line_commit(request: Request, resolution: Resolution, at_us: int) -> LineCo
     )
 
 
-def _touching(work: Round, tables: set[str]) -> frozenset[str]:
-    return frozenset(r.header.commit_id for r, resolution in work.judged.accepted if tables & resolution.tables.keys())
+def _drifted(work: Round, table_key: str, error: TableDrift) -> Failed:
+    """Blame the writes that touch this table: whoever touches another one that drifted is told so in the next round."""
+    touching = (r.header.commit_id for r, resolution in work.judged.accepted if table_key in resolution.tables)
+    return Failed(work.number, error, frozenset(touching))
 
 
 def _fenced(newest: CommitObject) -> Fenced:
