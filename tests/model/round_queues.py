@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from omniray.coordinator.actors.table_queues import Base, Cold, Question, StagedPin, TableStage, Taken
 from omniray.engine.base.errors import OmnirayError, StorageError, TableDrift
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.resolution import TableWrite
-from omniray.engine.line.commit_object import Pin
+from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.schema.types import ID
 from tests.model.round_requests import located, rows_of
 from tests.model.round_storage import Storage
@@ -53,6 +54,30 @@ def read_version(storage: Storage, table_key: str, pin: Pin) -> Rows | None:
     if data is None:
         data = storage.objects.get(final_path(table_key, pin.version))
     return None if data in (None, FOREIGN) else _read_rows(data)
+
+
+class Read:
+    """The graph at an object of the line, for whoever judges a write elsewhere."""
+
+    def __init__(self, storage: Storage, obj: CommitObject) -> None:
+        self._storage, self._obj = storage, obj
+
+    def rows(self, table_key: str) -> Rows:
+        rows = read_version(self._storage, table_key, self._obj.pins[table_key])
+        assert rows is not None, "a pinned version is somewhere"
+        return rows
+
+    def count(self, table_key: str) -> int:
+        return self._obj.pins[table_key].rows
+
+    def version(self, table_key: str) -> int:
+        return self._obj.pins[table_key].version
+
+    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
+        return located(self.rows(table_key), ids)[ID].combine_chunks()
+
+    def matching(self, table_key: str, column: str, values: pa.Array, columns: object) -> pa.Table:
+        return located(self.rows(table_key), values)
 
 
 def next_rows(rows: Rows, write: TableWrite, version: int) -> Rows:

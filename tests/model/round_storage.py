@@ -22,7 +22,7 @@ STORM_RATE = 0.2
 STORM_REQUESTS = (0, 3, 8)  # trouble seldom comes alone
 
 
-class Truth(Protocol):
+class Watcher(Protocol):
     """Watches what takes effect in the store."""
 
     tally: Counter[str]
@@ -43,23 +43,23 @@ class Truth(Protocol):
 class Storage:
     """What is in the store, and the puts that are still on their way to it."""
 
-    def __init__(self, truth: Truth, *, lists_newest_first: bool) -> None:
+    def __init__(self, watcher: Watcher, *, lists_newest_first: bool) -> None:
         self.objects: dict[str, bytes] = {}
         self.late: list[tuple[str, bytes, str]] = []
         self.lists_newest_first = lists_newest_first
-        self._truth = truth
+        self._watcher = watcher
 
     def put_if_absent(self, path: str, data: bytes, by: str) -> bool:
         """A put-if-absent takes effect."""
         if path in self.objects:
-            self._truth.refused(path, data)
+            self._watcher.refused(path, data)
             return False
-        self._truth.created(path, data, by)
+        self._watcher.created(path, data, by)
         self.objects[path] = data
         return True
 
     def delete(self, path: str) -> None:
-        self._truth.deleted(path)
+        self._watcher.deleted(path)
         self.objects.pop(path, None)
 
     def names(self, folder: str) -> list[str]:
@@ -73,8 +73,8 @@ class ProcessStore:
     uri = "memory"
     lance_options = None
 
-    def __init__(self, storage: Storage, tasks: Tasks, truth: Truth, rng: random.Random, name: str) -> None:
-        self._storage, self._tasks, self._truth, self._rng, self._name = storage, tasks, truth, rng, name
+    def __init__(self, storage: Storage, tasks: Tasks, watcher: Watcher, rng: random.Random, name: str) -> None:
+        self._storage, self._tasks, self._watcher, self._rng, self._name = storage, tasks, watcher, rng, name
         self._stormy_requests = 0
 
     @property
@@ -109,13 +109,13 @@ class ProcessStore:
             return None
         created = self._storage.put_if_absent(path, data, self._name)
         if luck < 3 * rate:
-            self._truth.tally["lost answers"] += 1
+            self._watcher.tally["lost answers"] += 1
             return Answer.UNCLEAR
         return Answer.CREATED if created and luck >= 4 * rate else Answer.REFUSED
 
     def _rate(self) -> float:
         """How likely each trouble is for the next request."""
-        rate = self._truth.weather.store
+        rate = self._watcher.weather.store
         if self._stormy_requests and rate:
             self._stormy_requests -= 1
             return STORM_RATE

@@ -11,124 +11,48 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
-import pyarrow as pa
 
-from omniray.coordinator.rounds.fairness import RoundLimits
-from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base.errors import TableDrift
 from omniray.engine.judge.resolution import TableWrite
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import (
-    EMBEDDED,
-    Commit,
-    CommitObject,
-    Pin,
-    change_owner,
-    decode,
-    encode,
-    follow,
-    unlawful,
-)
-from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin, change_owner, encode, follow
+from tests.model.round_clients import Errand, any_limits, any_writes
 from tests.model.round_life import Life, Waiting
-from tests.model.round_queues import (
-    FOREIGN,
-    QueueOwners,
-    Rows,
-    final_path,
-    next_rows,
-    read_version,
-    staging_path,
-)
-from tests.model.round_requests import located, request_of
-from tests.model.round_storage import FoldedLine, Storage
+from tests.model.round_queues import FOREIGN, QueueOwners, Read, final_path, next_rows, staging_path
+from tests.model.round_requests import request_of
 from tests.model.round_tasks import Crashed, Tasks
-from tests.model.round_terms import (
-    BIRTH,
-    EMPTY,
-    FINAL,
-    KEYS,
-    LATE_ANSWERS,
-    ROWS_MAX,
-    SCHEMA,
-    TABLES,
-    Content,
-    Told,
-    Violation,
-    Weather,
-    Write,
-    any_weather,
-)
+from tests.model.round_terms import KEYS, LATE_ANSWERS, SCHEMA, TABLES, Told, Violation, Weather, Write, any_weather
+from tests.model.round_truth import MEDDLER, Truth
 
 TURMOIL_STEPS = 400
 DRAIN_STEPS = 30_000
 LIVES_MAX = 7
-MEDDLER = "meddler"
 
 
-@dataclass(slots=True)
-class Errand:
-    """A write as its client sees it: it listens to its last try only, and asks until it knows."""
-
-    write: Write
-    at: Life | None = None  # where its last try waits
-    in_doubt: bool = False  # an earlier try may have landed
-    not_before: int = 0  # when it is sent again
-    told: Told | None = None
-
-    def hear(self, told: Told, world: World) -> None:
-        self.at, self.not_before = None, world.tasks.now + (80 if told is Told.OVERLOADED else 10)
-        self.in_doubt = self.in_doubt or told is Told.ENDED
-        gives_up = told is Told.FAILED and not self.in_doubt and world.rng.random() < 0.5
-        if gives_up or told in FINAL:
-            self.told = told
-
-
-class World:
-    """The store, the truth about it, everybody who works on it, and the schedule."""
+class World(Truth):
+    """The truth, everybody who works on it, and the schedule."""
 
     def __init__(self, rng: random.Random, weather: Weather | None = None) -> None:
         self.rng, self.weather = rng, weather or any_weather(rng)
         self.is_calm, self.was_store_sound = False, self.weather.store == 0
         self.is_saturated = rng.random() < 0.02
-        self.limits = _limits(rng, self.is_saturated)
-        self.tally: Counter[str] = Counter()
+        self.limits = any_limits(rng, self.is_saturated)
         self.tasks = Tasks(self._delay, self.notice)
         self.broken: list[BaseException] = []  # promises
-        # The truth
-        self.line: list[CommitObject] = []
-        self.in_line: set[str] = set()
-        self.pinned: set[str] = set()  # transactions that some object of the line brought in
-        self.contents: dict[str, Content] = {}  # by operation: the graph after it
-        self.moments: list[Content] = []  # the graph after each commit
-        self.writes: dict[str, Write] = {}
-        self.committed: set[str] = set()
-        self.made: dict[str, str] = {}  # by whom an object of the store was put
+        super().__init__(lists_newest_first=rng.random() < 0.5)
         self.drifted: set[str] = set()  # tables with a version that is not ours
         self.ever_drifted: set[str] = set()
-        # Where it is
-        self.storage = Storage(self, lists_newest_first=rng.random() < 0.5)
-        self.folded = FoldedLine()
-        self._log = CommitLog(self.storage, MAIN_BRANCH)  # type: ignore[arg-type]  # for the names of its objects
-        self._sidecars = Sidecars(self.storage)  # type: ignore[arg-type]  # likewise
-        for table_key, pin in BIRTH.pins.items():
-            self.storage.objects[final_path(table_key, pin.version)] = msgspec.json.encode([])
-        self.storage.objects[self._log.path(BIRTH.seq)] = encode(BIRTH)
-        self._extend(BIRTH, EMPTY)
-        # Who is there
         self.lives: list[Life] = []
         self.owners = [QueueOwners(self.storage, self.pinned.__contains__)]
         self._numbers = itertools.count(1)
         trickles = self.weather is LATE_ANSWERS or rng.random() < 0.5
         span = TURMOIL_STEPS if trickles and not self.is_saturated else 0
-        wishes = _wishes(rng, self.is_saturated)
-        self.errands = [Errand(write, not_before=rng.randint(0, span)) for write in wishes]
+        writes = any_writes(rng, self.is_saturated)
+        self.errands = [Errand(write, not_before=rng.randint(0, span)) for write in writes]
         self.writes |= {errand.write.write_id: errand.write for errand in self.errands}
         self._by_id = {errand.write.write_id: errand for errand in self.errands}
 
@@ -145,95 +69,15 @@ class World:
         line = [(obj.epoch, obj.owner, [commit.commit_id for commit in obj.commits]) for obj in self.line]
         return self.tasks.now, dict(self.tally), line, [errand.told for errand in self.errands]
 
-    @property
-    def newest(self) -> CommitObject:
-        return self.line[-1]
-
-    @property
-    def content(self) -> Content:
-        return self.contents[self.newest.op_id]
-
-    # What takes effect
-
-    def created(self, path: str, data: bytes, by: str) -> None:
-        self.made[path] = by
-        if path.startswith("__commits/"):
-            self._landed(decode(data, where=path), by)
-
-    def refused(self, path: str, data: bytes) -> None:
-        if path.startswith("__commits/"):
-            self.tally["puts of zombies"] += decode(data, where=path).epoch < self.newest.epoch
-
-    def deleted(self, path: str) -> None:
-        unfolded = self.line[self.folded.folded_through() :]
-        for obj in unfolded:
-            needed = {staging_path(key, pin.transaction) for key, pin in obj.introduced().items()}
-            if path in needed | {self._sidecars.path(obj.op_id)}:
-                raise Violation(f"{path} is deleted, and {obj.op_id} is in the line and not finalised")
-
-    def _landed(self, obj: CommitObject, by: str) -> None:
-        """Hold an object that takes effect against the truth."""
-        newest, base = self.newest, self.content
-        if (reason := unlawful(newest, obj)) is not None:
-            raise Violation(f"unlawful object in the line: {reason}")
-        if by not in (obj.owner, MEDDLER):
-            raise Violation(f"{by} was fenced and puts as {obj.owner}")
-        if again := self.committed & {commit.commit_id for commit in obj.commits}:
-            raise Violation(f"a write is committed twice: {sorted(again)}")
-        content = base
-        for write in [self.writes[commit.commit_id] for commit in obj.commits]:
-            if content.verdict(write) is not Told.COMMITTED:
-                raise Violation(f"{write.write_id} is committed on a graph where it can't be")
-            content = content.after(write, base)
-        self._check_pins(obj, newest, replace(content, versions={k: pin.version for k, pin in obj.pins.items()}))
-        if obj.introduced() and by != MEDDLER and self._sidecars.path(obj.op_id) not in self.storage.objects:
-            raise Violation(f"{obj.op_id} is put, and was not announced")
-        self._extend(obj, content)
-
-    def _check_pins(self, obj: CommitObject, newest: CommitObject, content: Content) -> None:
-        """Every table has the rows that the commits say: none lost, none doubled, the last merge of a key on top."""
-        for table_key, pin in obj.pins.items():
-            before = newest.pins[table_key]
-            if (pin.version, pin.transaction) == (before.version, before.transaction):
-                if content.rows[table_key] != self.content.rows[table_key]:
-                    raise Violation(f"{obj.op_id} commits writes to {table_key}, whose version stays")
-                continue
-            found = read_version(self.storage, table_key, pin)
-            if found is None:
-                raise Violation(f"{obj.op_id} is in the line, and what it staged of {table_key} was dropped")
-            if pin.version != before.version + 1 or pin.rows != len(found):
-                raise Violation(f"{obj.op_id} pins {pin}, after {before}")
-            if sorted((key, by) for key, by, _ in found) != sorted(content.rows[table_key].items()):
-                raise Violation(f"{obj.op_id}: {table_key} has {found}, and its commits say {content.rows[table_key]}")
-
-    def _extend(self, obj: CommitObject, content: Content) -> None:
-        base = self.contents.get(obj.prev_op_id, content)
-        moment = base
-        for commit in obj.commits:
-            moment = moment.after(self.writes[commit.commit_id], base)
-            self.moments.append(moment)
-            self.committed.add(commit.commit_id)
-        self.moments.append(Content(content.rows, {key: pin.version for key, pin in obj.pins.items()}))
-        self.contents[obj.op_id] = self.moments[-1]
-        self.in_line.add(obj.op_id)
-        self.pinned |= {pin.transaction for pin in obj.pins.values()}
-        self.line.append(obj)
-
     # Answers
 
     def answered(self, by: Life, waiting: Waiting, told: Told) -> None:
         """Hold an answer against the truth, then hand it to the client, if that still listens there."""
-        write_id = waiting.write.write_id
-        if told is Told.COMMITTED and write_id not in self.committed:
-            raise Violation(f"{write_id} was answered 'committed' and is not in the line")
-        if told in (Told.REFUSED, Told.NOTHING, Told.MOVED):
-            since = self.moments[waiting.asked_at :]
-            if not any(moment.verdict(waiting.write) is told for moment in since):
-                raise Violation(f"{write_id} was answered '{told}', for which there was no reason since it was sent")
+        self.check_answer(waiting.write, waiting.asked_at, told)
         self.tally[told] += 1
-        errand = self._by_id[write_id]
+        errand = self._by_id[waiting.write.write_id]
         if errand.at is by:
-            errand.hear(told, self)
+            errand.hear(told, self.tasks.now, self.rng)
 
     # The schedule
 
@@ -306,7 +150,7 @@ class World:
         self.tasks.kill(life)
         for errand in self.errands:
             if errand.at is life:
-                errand.hear(Told.ENDED, self)
+                errand.hear(Told.ENDED, self.tasks.now, self.rng)
 
     def _meddle(self) -> None:
         """A recovery raises the epoch, or somebody who speaks for the owner is faster than its rounds."""
@@ -417,45 +261,13 @@ class World:
             if life.serves and (life.waiting or not life.publisher.is_idle):
                 raise Violation(f"{life.name} holds on to {sorted(life.waiting)}")
             if life.serves and self.was_store_sound:
-                self._check_tidiness(life)
-
-    def _check_tidiness(self, life: Life) -> None:
-        """Of rounds that came to nothing nothing is left, if every delete was heard."""
-        landed = {self._sidecars.path(op_id) for op_id in self.in_line}
-        landed |= {staging_path(key, pin.transaction) for obj in self.line for key, pin in obj.pins.items()}
-        left = {path for path, by in self.made.items() if by == life.name and path in self.storage.objects} - landed
-        if left := {path for path in left if not path.startswith("__commits/")}:
-            raise Violation(f"{life.name} has left behind {sorted(left)}")
+                self.check_tidiness(life.name)
 
     def close(self) -> None:
         """Let nothing run on: a job that is dropped while it is suspended would be unwound at some later time."""
         for life in self.lives:
             life.is_alive = False
             self.tasks.kill(life)
-
-
-class Read:
-    """The graph at an object of the line, for whoever judges a write elsewhere."""
-
-    def __init__(self, storage: Storage, obj: CommitObject) -> None:
-        self._storage, self._obj = storage, obj
-
-    def rows(self, table_key: str) -> Rows:
-        rows = read_version(self._storage, table_key, self._obj.pins[table_key])
-        assert rows is not None, "a pinned version is somewhere"
-        return rows
-
-    def count(self, table_key: str) -> int:
-        return self._obj.pins[table_key].rows
-
-    def version(self, table_key: str) -> int:
-        return self._obj.pins[table_key].version
-
-    def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
-        return located(self.rows(table_key), ids)["id"].combine_chunks()
-
-    def matching(self, table_key: str, column: str, values: pa.Array, columns: object) -> pa.Table:
-        return located(self.rows(table_key), values)
 
 
 # Schedules
@@ -500,38 +312,3 @@ def _listening(world: World) -> Iterator[None]:
     finally:
         log.removeHandler(listener)
         log.propagate = propagated
-
-
-def _limits(rng: random.Random, is_saturated: bool) -> Limits:
-    if is_saturated:
-        return Limits(RoundLimits(intents=rng.choice((4, 16)), rows=rng.choice((1_500, 4_000))))
-    intents = rng.choice((3, 8, 1_000))
-    return Limits(
-        RoundLimits(intents=rng.choice((1, 3, 1_000)), rows=rng.choice((600, 65_000))),
-        waiting_intents=intents,
-        waiting_bytes=rng.choice((20_000, 1 << 30)),
-        tenant_intents=max(2, intents // 2),
-        tenant_bytes=rng.choice((12_000, 1 << 30)),
-    )
-
-
-def _wishes(rng: random.Random, is_saturated: bool) -> list[Write]:
-    if is_saturated:
-        rows = {"ann": 500, "bob": 240, "cat": 90}
-        return [Write(f"{t}{n}", t, "merge", rng.choice(KEYS), rows=rows[t]) for n in range(36) for t in rows]
-    return [_wish(rng, number) for number in range(rng.randint(8, 22))]
-
-
-def _wish(rng: random.Random, number: int) -> Write:
-    kind = rng.random()
-    return Write(
-        f"w{number}",
-        rng.choice(("ann", "ann", "bob")),
-        "merge" if kind < 0.08 else rng.choice(("append", "append", "merge", "delete")),
-        rng.choice(KEYS),
-        rng.choice((TABLES[:1], TABLES[1:], TABLES)),
-        rng.choice((1, 1, 500, ROWS_MAX)),
-        strict=0.08 <= kind < 0.23,
-        prepared=kind < 0.08,
-        alone=kind < 0.08 or rng.random() < 0.05,
-    )
