@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from omniray.coordinator.actors.executor import StepExecutor
 from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
@@ -70,7 +70,7 @@ class RoundSteps:
         branch: OpenBranch,
         tip: Tip,
         queues: Queues,
-        pool: Executor,
+        executor: StepExecutor,
         gauges: Gauges,
         on_landed: Callable[[CommitObject, str], None],
         *,
@@ -78,7 +78,7 @@ class RoundSteps:
     ) -> None:
         self._branch, self._tip, self._lineage, self._schema = branch, tip, branch.lineage, branch.schema
         self._queues, self._gauges, self._on_landed, self._owner = queues, gauges, on_landed, owner
-        self._attempts = Attempts(branch, queues, pool)
+        self._attempts = Attempts(branch, queues, executor)
         self.recent = RecentCommits(branch.lineage, tip.newest)
         self.drifted: dict[str, TableDrift] = {}
         self.finalised_through = 0
@@ -98,9 +98,9 @@ class RoundSteps:
         state = RoundState(self._base(base), self._queues)
         try:
             fresh, unfit = self._looked_up(state, fresh)
-            judged = judge_round(fresh, state, self._schema)
         except TableDrift as drift:
-            return Failed(work.number, drift, self._concerned(fresh, drift.facts.get("table_key", "")))
+            return Failed(work.number, drift, self._asking(fresh, drift.facts.get("table_key", "")))
+        judged = judge_round(fresh, state, self._schema)
         work.judged = replace(judged, answers={**judged.answers, **repeated, **unfit})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
@@ -127,14 +127,12 @@ class RoundSteps:
                 unfit[request.header.commit_id] = not_judged(request, error)
         return [request for request in requests if request.header.commit_id not in unfit], unfit
 
-    def _concerned(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
-        """The writes that may touch a table or ask about it."""
+    def _asking(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
+        """The writes that ask for ids of a table."""
         return frozenset(
             request.header.commit_id
             for request in requests
-            if request.touched is None
-            or table_key in request.touched
-            or any(table_key == key for key, _ in request.ids_asked(self._schema))
+            if any(table_key == key for key, _ in request.ids_asked(self._schema))
         )
 
     def _base(self, base: CommitObject) -> Base:
@@ -171,9 +169,8 @@ class RoundSteps:
 
     def _refused(self, work: Round) -> Failed | None:
         """Writes that may not be staged: on tables that drifted, or with files that a sweep may have taken."""
-        drifted_keys = self.drifted.keys() & work.judged.writes.keys()
-        if drifted_keys:
-            return Failed(work.number, self.drifted[min(drifted_keys)], _touching(work, drifted_keys))
+        if tables := self.drifted.keys() & work.judged.writes.keys():
+            return _drift(work, min(tables), self.drifted[min(tables)])
         try:
             refuse_swept(work.judged.writes, work.base)
         except StorageError as error:
@@ -188,7 +185,9 @@ class RoundSteps:
             return Ended(_fenced(newest))
         if taken:
             error = drifted(taken[0].table_key, taken[0].expected)
-            return Failed(work.number, error, _touching(work, {one.table_key for one in taken}))
+            return _drift(work, taken[0].table_key, error)
+        if drifts := [failure for failure in failures if isinstance(failure, TableDrift)]:
+            return _drift(work, drifts[0].facts.get("table_key", ""), drifts[0])
         errors = [failure for failure in failures if isinstance(failure, OmnirayError)]
         if all(isinstance(error, Cold) for error in errors):
             return Overtaken(work.number)
@@ -241,8 +240,10 @@ def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
         return mismatch
 
 
-def _touching(work: Round, tables: set[str]) -> frozenset[str]:
-    return frozenset(r.header.commit_id for r, resolution in work.judged.accepted if tables & resolution.tables.keys())
+def _drift(work: Round, table_key: str, error: TableDrift) -> Failed:
+    """Blame the writes that touch this table: whoever touches another one that drifted is told so in the next round."""
+    touching = (r.header.commit_id for r, resolution in work.judged.accepted if table_key in resolution.tables)
+    return Failed(work.number, error, frozenset(touching))
 
 
 def _fenced(newest: CommitObject) -> Fenced:

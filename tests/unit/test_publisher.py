@@ -539,6 +539,14 @@ def test_a_table_that_is_known_to_have_drifted_is_not_even_staged(store: ObjectS
     assert names(store) == ["bob"]
 
 
+def test_of_two_tables_that_drifted_each_write_is_told_of_the_one_that_it_touches(store: ObjectStore) -> None:
+    with serving(store) as service:
+        drifted = {key: TableDrift("somebody was here", table_key=key) for key in (PERSON, CITY)}
+        service.publisher.finalised(0, drifted)
+        answers = service.in_one_round([person(service, "ann"), city(service, "rome")])
+        assert [answer.facts["table_key"] for answer in answers] == [PERSON, CITY]
+
+
 # Ids
 
 
