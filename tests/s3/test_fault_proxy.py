@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 
 import omniray
-from bench.s3server import S3Server, running_server
+from bench.s3server import S3Server
 from omniray.coordinator.stress.fault_proxy import FaultProxy, StoreFault, Weather, running_proxy
 from omniray.coordinator.stress.operation import SCHEMA, Account
 
 TIMEOUT_S = 30
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_server() as server:
-        server.create_bucket("bucket")
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -176,8 +176,8 @@ def test_discarding_gives_acknowledged_commits_their_names_back(store: ObjectSto
     check_healthy(store, ["ann", "bob", "dan", "eve"])
 
 
-def test_names_are_given_back_on_s3_too(s3: Root) -> None:
-    store = with_people(s3)
+def test_all_that_took_a_name_is_set_aside_wherever_the_graph_lies(any_root: Root) -> None:
+    store = with_people(any_root)
     taken(store, beyond=True)
     parts = parts_of(store)
     assert len(repair_of(parts).discard().aside) == 2
