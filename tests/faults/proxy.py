@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bench.http_core import Request, read_request
+from tests.kit.http_core import Request, read_request
 
 CONTROL = "/__control/"
 TIMEOUT_S = 60

@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import pytest
 
-from bench.s3server import running_server
 from omniray.engine.base.errors import KeyConflict, OmnirayError, StorageError
 from omniray.engine.line import line_end as tip
 from omniray.engine.line.commit_object import Fate
@@ -25,6 +24,7 @@ from omniray.engine.writer import Writer
 from tests.faults.clients import FAR_TOO_LONG_MS, TOO_LONG_MS
 from tests.faults.proxy import Fault, Kind, Proxy, running_proxy
 from tests.faults.rounds import Field, Step
+from tests.kit.s3server import running_server
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
 FAULTS = [(kind, times) for kind in Kind for times in (1, 0)]

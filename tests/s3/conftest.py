@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.s3server import S3Server, running_server
+from tests.kit.s3server import S3Server, running_server
 from tests.stores import Root, new_bucket
 
 ROOTS = frozenset({"any_root", "lasting_root"})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.s3server import Fault, S3Server
 from tests.graphs import insert, new_graph, people
+from tests.kit.s3server import Fault, S3Server
 from tests.stores import Root
 from tests.unit.test_birth import *  # noqa: F403
 

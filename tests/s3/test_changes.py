@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import omniray
-from bench.s3server import running_server
 from omniray.engine.reading.change_feed import Changes
 from omniray.engine.store.open_store import open_store
+from tests.kit.s3server import running_server
 from tests.stores import Root
 from tests.unit.test_changes import *  # noqa: F403
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import omniray
-from bench.s3server import S3Server
 from omniray.coordinator.stress.fault_proxy import FaultProxy, StoreFault, Weather, running_proxy
 from omniray.coordinator.stress.operation import SCHEMA, Account
+from tests.kit.s3server import S3Server
 
 TIMEOUT_S = 30
 

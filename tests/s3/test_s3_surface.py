@@ -11,7 +11,7 @@ import pytest
 import s3fs
 from botocore.exceptions import ClientError
 
-from bench.s3server import Fault, S3Server, running_server, sequential_depth
+from tests.kit.s3server import Fault, S3Server, running_server, sequential_depth
 from tests.lance_tables import Recorder, adding, ids, rows, stage
 from tests.stores import Root
 

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bench.s3server import Fault, S3Server
 from omniray.engine.base.errors import StorageError
 from omniray.engine.store.object_store import Answer
 from omniray.engine.store.open_store import open_store
 from omniray.engine.store.s3 import S3Store
+from tests.kit.s3server import Fault, S3Server
 from tests.stores import Root
 from tests.unit.test_store import *  # noqa: F403
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bench.s3server import Fault, S3Server
 from tests.graphs import create_store, parts_of
+from tests.kit.s3server import Fault, S3Server
 from tests.stores import Root
 from tests.unit.test_writer import add
 
