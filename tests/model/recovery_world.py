@@ -45,7 +45,7 @@ from omniray.engine.writes import lease
 from tests import foreign
 from tests.graphs import create_store
 from tests.healing import wounds
-from tests.mortal import Crashed, MortalStore, dying_at
+from tests.kit.mortal import Crashed, MortalStore, dying_at
 from tests.recovery.rows import NOTHING, TABLES, Deed, Rows, after, read_rows
 from tests.stores import Root
 

@@ -32,7 +32,7 @@ from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import CITY, PERSON, SCHEMA, files_below, insert, new_graph, people
-from tests.mortal import MortalStore, dying_at
+from tests.kit.mortal import MortalStore, dying_at
 from tests.stores import Root
 
 TABLES = ("edges/Knows", "nodes/City", "nodes/Person")

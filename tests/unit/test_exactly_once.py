@@ -20,9 +20,9 @@ from omniray.engine.line.owner import Incarnation
 from omniray.engine.line.prune import prune
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writer import Writer
-from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import INSERT, create_store, parts_of, people
-from tests.mortal import Crashed, MortalStore, dying_at
+from tests.kit.faulty_store import CallFault, Effect, FaultyStore
+from tests.kit.mortal import Crashed, MortalStore, dying_at
 from tests.stores import Root
 
 Ask = Callable[[Graph, str, str], WriteResult]
@@ -186,8 +186,8 @@ def test_an_unknown_outcome_carries_the_id_by_which_it_is_found_out(
     faulty, txn_id = FaultyStore(store), new_ulid()
 
     def lose_the_answer() -> None:
-        faulty.arm(StoreFault(effect, frozenset({"put_if_absent"}), path_contains="__commits"))
-        faulty.arm(StoreFault(Effect.FAIL, frozenset({"get"}), path_contains="__commits"))
+        faulty.arm(CallFault(effect, frozenset({"put_if_absent"}), path_contains="__commits"))
+        faulty.arm(CallFault(Effect.FAIL, frozenset({"get"}), path_contains="__commits"))
 
     with Graph(cast(ObjectStore, faulty), read_only=False) as graph:
         with armed({Point.C_BEFORE_PUT: Action(lose_the_answer)}), pytest.raises(OutcomeUnknown) as unknown:

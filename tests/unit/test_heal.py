@@ -28,7 +28,7 @@ from omniray.engine.writes.lease import Lease
 from tests.foreign import append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
 from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staging_names, wounds
-from tests.mortal import crash
+from tests.kit.mortal import crash
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT

@@ -24,11 +24,11 @@ from omniray.engine.recovery.rules import Decision, TableFacts
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.final_names import observe_final_name
-from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, create_store, parts_of
 from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names, wounds
-from tests.mortal import Crashed, bury, mortal
+from tests.kit.faulty_store import CallFault, Effect, FaultyStore
+from tests.kit.mortal import Crashed, bury, mortal
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -149,7 +149,7 @@ def test_a_phase_d_that_is_finished_while_recovery_looks_is_no_violation(
         quick.close()
 
     watched = FaultyStore(store)
-    watched.arm(StoreFault(Effect.PAUSE, frozenset({"get"}), path_contains=".manifest-", pause=finish))
+    watched.arm(CallFault(Effect.PAUSE, frozenset({"get"}), path_contains=".manifest-", pause=finish))
     healer = opened(cast(ObjectStore, watched))
     if not has_guard:
         with pytest.raises(InvariantViolation):

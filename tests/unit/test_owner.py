@@ -19,7 +19,7 @@ from omniray.engine.line.owner import Incarnation, is_owner_known_dead, refuse_s
 from omniray.engine.store.object_store import Answer, ObjectStore
 from tests.graphs import INSERT, PERSON, Adding, Parts, create_store, files_below, insert, people
 from tests.healing import everybody_is_dead, left_by, outcomes, processes_on, recovered, wounds
-from tests.mortal import crash
+from tests.kit.mortal import crash
 from tests.stores import Root
 
 A, B = (str(Incarnation.new(f"ray://{name}:6379")) for name in "ab")

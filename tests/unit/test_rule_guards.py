@@ -45,8 +45,8 @@ from omniray.engine.tables.version_names import final_name
 from tests.foreign import NoPhaseD, append, commit_and_die, plain, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of, rows_of
 from tests.healing import add, left_by, processes_on, recovered, wounds
+from tests.kit.mortal import bury, crash, mortal
 from tests.lines import line
-from tests.mortal import bury, crash, mortal
 from tests.stores import Root
 
 COORDINATOR = str(Incarnation.new("ray://head:6379"))

@@ -21,9 +21,9 @@ from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.recovery.recoverer import SETTLED_S
 from omniray.engine.store.object_store import ObjectStore
-from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.graphs import Parts, create_store, parts_of
 from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names
+from tests.kit.faulty_store import CallFault, Effect, FaultyStore
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -134,7 +134,7 @@ def test_a_sidecar_of_our_own_is_not_read(store: ObjectStore) -> None:
 
 def faulty(store: ObjectStore, effect: Effect, method: str, path: str = FOLDER, times: int = 1) -> FaultyStore:
     broken = FaultyStore(store)
-    broken.arm(StoreFault(effect, frozenset({method}), path_contains=path, times=times))
+    broken.arm(CallFault(effect, frozenset({method}), path_contains=path, times=times))
     return broken
 
 

@@ -35,7 +35,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class StoreFault:
+class CallFault:
     """Breaks the `nth` call that fits, and the `times` - 1 that fit after it: of these methods, or of any."""
 
     effect: Effect
@@ -60,9 +60,9 @@ class FaultyStore:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.calls: list[Call] = []
-        self.faults: list[StoreFault] = []
+        self.faults: list[CallFault] = []
 
-    def arm(self, fault: StoreFault) -> StoreFault:
+    def arm(self, fault: CallFault) -> CallFault:
         """Calls are counted from here on."""
         self.faults.append(fault)
         return fault
