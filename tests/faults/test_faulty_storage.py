@@ -17,7 +17,7 @@ from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.faults.clients import TOO_LONG_MS, impatience, impatient
-from tests.kit.faulty_store import CallFault, Effect, FaultyStore
+from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
 from tests.lance_tables import ids, rows
 from tests.stores import Root, new_bucket
 
@@ -237,3 +237,13 @@ def test_a_pause_runs_its_callback_before_the_call_happens(faulty: FaultyStore) 
     faulty.put("a", b"1")
     faulty.arm(CallFault(Effect.PAUSE, frozenset({"get"}), pause=lambda: faulty.inner.put("a", b"2")))
     assert faulty.get("a") == b"2"
+
+
+def test_a_killed_process_reaches_its_store_no_more_and_another_one_does(faulty: FaultyStore) -> None:
+    faulty.arm(CallFault(Effect.KILL, frozenset({"delete"})))
+    faulty.put("a", b"1")
+    for call in (lambda: faulty.delete("a"), lambda: faulty.get("a"), lambda: faulty.put("b", b"2")):
+        with pytest.raises(Crashed):
+            call()
+    assert faulty.is_dead
+    assert [file.path for file in faulty.inner.files("")] == ["a"]

@@ -32,7 +32,8 @@ from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import CITY, PERSON, SCHEMA, files_below, insert, new_graph, people
-from tests.kit.mortal import MortalStore, dying_at
+from tests.kit.faulty_store import FaultyStore
+from tests.kit.mortal import dying_at
 from tests.stores import Root
 
 TABLES = ("edges/Knows", "nodes/City", "nodes/Person")
@@ -56,7 +57,7 @@ def remains_among(paths: list[str]) -> list[str]:
 
 def die_at(point: Point, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """Init in a process that ends at a point, and is known to be dead afterwards."""
-    store = MortalStore(open_store(f"{root.uri}/graph", root.storage_options))
+    store = FaultyStore(open_store(f"{root.uri}/graph", root.storage_options))
     with monkeypatch.context() as patch, dying_at(store, point):
         patch.setattr(birth, "this_process", lambda: replace(this_process(), started="before this one"))
         birth.give_birth(cast(ObjectStore, store), SCHEMA)

@@ -21,8 +21,8 @@ from omniray.engine.line.prune import prune
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writer import Writer
 from tests.graphs import INSERT, create_store, parts_of, people
-from tests.kit.faulty_store import CallFault, Effect, FaultyStore
-from tests.kit.mortal import Crashed, MortalStore, dying_at
+from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
+from tests.kit.mortal import dying_at
 from tests.stores import Root
 
 Ask = Callable[[Graph, str, str], WriteResult]
@@ -60,7 +60,7 @@ def graph(store: ObjectStore) -> Iterator[Graph]:
 
 def crash(store: ObjectStore, point: Point, ask: Ask, txn_id: str) -> None:
     """A process dies at a point of a write, and its caller is never answered."""
-    mortal = MortalStore(store)
+    mortal = FaultyStore(store)
     with dying_at(mortal, point), Graph(cast(ObjectStore, mortal), read_only=False) as graph:
         ask(graph, txn_id, "ann")
     assert mortal.is_dead
@@ -280,7 +280,7 @@ def test_where_no_try_can_be_kept_from_landing_the_outcome_is_unknown_and_nothin
 
 def test_a_process_that_is_dead_itself_can_do_nothing(store: ObjectStore, ask: Ask) -> None:
     """What these tests rest on: the store of a process that died lets nothing through."""
-    mortal = MortalStore(store)
+    mortal = FaultyStore(store)
     graph = Graph(cast(ObjectStore, mortal), read_only=False)
     with pytest.raises(Crashed):
         mortal.die()

@@ -27,8 +27,8 @@ from omniray.engine.tables.final_names import observe_final_name
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, create_store, parts_of
 from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names, wounds
-from tests.kit.faulty_store import CallFault, Effect, FaultyStore
-from tests.kit.mortal import Crashed, bury, mortal
+from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
+from tests.kit.mortal import bury, mortal
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
