@@ -20,10 +20,9 @@ from omniray.engine.line.owner import Incarnation
 from omniray.engine.line.prune import prune
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writer import Writer
-from tests.graphs import INSERT, create_store, parts_of, people
+from tests.graphs import INSERT, parts_of, people
 from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
 from tests.kit.mortal import dying_at
-from tests.stores import Root
 
 Ask = Callable[[Graph, str, str], WriteResult]
 
@@ -45,11 +44,6 @@ def ask_mutate(graph: Graph, txn_id: str, name: str) -> WriteResult:
 def ask(request: pytest.FixtureRequest) -> Ask:
     found: Ask = request.param
     return found
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
 
 
 @pytest.fixture

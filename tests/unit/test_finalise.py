@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -13,7 +12,7 @@ from typing import cast
 import lance
 import pytest
 
-from omniray.engine.base.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
+from omniray.engine.base.errors import InvariantViolation, NotFinalised, StorageError, TableDrift
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.commit import phase_d as finalise
 from omniray.engine.line.commit_log import CommitLog
@@ -31,19 +30,6 @@ from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
 from tests.stores import Root
 
 DAY_US = 24 * 3600 * 10**6
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def parts(store: ObjectStore) -> Iterator[Parts]:
-    parts = parts_of(store)
-    yield parts
-    with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
-        parts.close()
 
 
 class NoPhaseD:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,25 +25,12 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.final_names import observe_final_name
 from tests.foreign import commit_and_die, plain_ids
-from tests.graphs import PERSON, Parts, create_store, parts_of
-from tests.healing import add, left_by, outcomes, processes_on, recovered, staging_names, wounds
+from tests.graphs import PERSON, Parts, parts_of
+from tests.healing import add, left_by, outcomes, recovered, staging_names, wounds
 from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
 from tests.kit.mortal import bury, mortal
-from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
-    """Opens the graph as one more process, which takes every operation's owner for dead."""
-    with processes_on(store) as open_one:
-        yield open_one
 
 
 def _decide_without_raising(operation: Any, classes: Any, decide: Any = heal.decide) -> Decision:

@@ -54,14 +54,8 @@ from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
-from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, create_store, parts_of
+from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, parts_of
 from tests.healing import staging_names, wounds
-from tests.stores import Root
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
 
 
 @pytest.fixture(autouse=True)

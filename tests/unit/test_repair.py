@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn
 
 import pyarrow as pa
@@ -66,24 +66,10 @@ ACTS: tuple[Callable[[Parts], RepairReport], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A graph with people, made once and copied for each test."""
-    return with_people(Root(str(tmp_path_factory.mktemp("template")), {})).uri
-
-
 @pytest.fixture
 def store(disk: Root, template: str) -> ObjectStore:
     shutil.copytree(template, f"{disk.uri}/graph")
     return open_store(f"{disk.uri}/graph")
-
-
-@pytest.fixture
-def parts(store: ObjectStore) -> Iterator[Parts]:
-    parts = parts_of(store)
-    yield parts
-    with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
-        parts.close()
 
 
 def taken(store: ObjectStore, *, beyond: bool) -> None:

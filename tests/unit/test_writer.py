@@ -31,14 +31,8 @@ from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.writer import COMMIT_TIMEOUT_S
-from tests.graphs import CITY, PERSON, Adding, Parts, create_store, files_below, parts_of
+from tests.graphs import CITY, PERSON, Adding, Parts, files_below, parts_of
 from tests.lines import answering, unreadable
-from tests.stores import Root
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
 
 
 @pytest.fixture
