@@ -79,10 +79,9 @@ def test_a_server_is_told_which_stream_it_has() -> None:
     assert told == [Stream(RUN, "Knows", 7, 2)]
 
 
-def test_small_batches_are_gathered_and_large_ones_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_client, "BATCH_ROWS_MAX", 100)
-    monkeypatch.setattr(flight_client, "BATCH_BYTES_MAX", 8 * 80)
-    pieces = list(sized([numbers(30), numbers(0, 30), numbers(30, 30), numbers(500, 60)]))
+def test_small_batches_are_gathered_and_large_ones_cut() -> None:
+    batches = [numbers(30), numbers(0, 30), numbers(30, 30), numbers(500, 60)]
+    pieces = list(sized(batches, rows_max=100, bytes_max=8 * 80))
     assert listed(iter(pieces)) == list(range(560))
     assert max(piece.num_rows for piece in pieces) <= 80
     assert pieces[0].num_rows == 60
@@ -329,14 +328,13 @@ def test_servers_that_nobody_reaches_are_one_clear_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_does_not_answer_is_given_up_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_client, "CONNECT_TIMEOUT_S", 0.5)
+def test_a_server_that_does_not_answer_is_given_up_after_a_time() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         location = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unreachable, match="gives no answer within"):
-            hand_over(route(location), STREAM, [numbers(1)])
+            hand_over(route(location), STREAM, [numbers(1)], connect_timeout_s=0.5)
 
 
 def test_partitions_and_their_further_tries_are_spread_over_the_servers() -> None:

@@ -69,7 +69,7 @@ def leftovers(graph: omniray.Graph) -> int:
     return sum(table.deleted.files for table in graph.sweep(older_than_s=0, dry_run=True).tables)
 
 
-def testfew_rows_travel_and_many_are_staged(graph: omniray.Graph) -> None:
+def test_few_rows_travel_and_many_are_staged(graph: omniray.Graph) -> None:
     assert isinstance(part_of(graph, persons(*range(SOME))).rows, pa.Table)
     assert isinstance(part_of(graph, persons(*range(MANY))).rows, StagedRows)
 
