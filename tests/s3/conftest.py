@@ -47,5 +47,8 @@ def _is_shown_elsewhere(item: pytest.Item) -> bool:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if not _is_shown_elsewhere(item)]
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    elsewhere = [item for item in items if _is_shown_elsewhere(item)]
+    config.hook.pytest_deselected(items=elsewhere)
+    left_out = set(elsewhere)
+    items[:] = [item for item in items if item not in left_out]
