@@ -14,18 +14,22 @@ from pathlib import Path
 import lance
 import pytest
 
-from omniray.engine.base.errors import FormatMismatch, InvariantViolation, StorageError
+from omniray.engine.base.errors import FormatMismatch, GraphGone, InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.history import audit
 from omniray.engine.history.cas_table import STAMP
-from omniray.engine.history.manifest import TAIL_ROWS_MAX, Manifest
-from omniray.engine.line.commit_object import FORMAT, SEQ_MAX
+from omniray.engine.history.manifest import TAIL_ROWS_MAX, Folded, Manifest
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_object import FORMAT, SEQ_MAX, Binding, first_of, follow
+from omniray.engine.line.graph_identity import PATH as IDENTITY
+from omniray.engine.line.graph_identity import GraphIdentity, encode
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.empty_table import FIRST_MANIFEST
-from tests.lines import BEGIN, BRANCH, PERSON, birth, line, recovered
+from tests.lines import BEGIN, BRANCH, PERSON, birth, commit, line, recovered
+from tests.lines import SCHEMA as LINE_SCHEMA
 from tests.stores import Root
 
 
@@ -333,12 +337,46 @@ def test_a_manifest_that_is_gone_is_not_begun_again_in_the_middle_of_the_line(st
     assert store.first_name("__manifest") is None
 
 
-def test_a_manifest_that_somebody_else_wrote_to_is_noticed(store: DirectoryStore) -> None:
+@pytest.mark.parametrize(
+    ("graph_id", "error", "match"),
+    [
+        pytest.param(BRANCH.ulid, InvariantViolation, "does not end in the head", id="it is our graph"),
+        pytest.param("another", GraphGone, "another one was created", id="it is another graph's"),
+    ],
+)
+def test_a_manifest_that_somebody_else_wrote_to_is_noticed(
+    store: DirectoryStore, graph_id: str, error: type[Exception], match: str
+) -> None:
     manifest = born(store)
+    store.put(IDENTITY, encode(GraphIdentity(graph_id)))
     uri = f"{store.uri}/__manifest"
     lance.write_dataset(lance.dataset(uri).to_table().slice(0, 1), uri, mode="append")
-    with pytest.raises(InvariantViolation, match="does not end in the head"):
+    with pytest.raises(error, match=match):
         manifest.folded_through()
+
+
+def test_the_head_says_how_far_final_names_are_given_and_never_goes_back(store: DirectoryStore) -> None:
+    objects = line(5)
+    Manifest(store, BRANCH).fold(objects[:3], named_through=2)
+    assert Manifest(store, BRANCH).folded() == Folded(3, 2)
+    Manifest(store, BRANCH).fold(objects[:4], named_through=1)
+    assert Manifest(store, BRANCH).folded() == Folded(4, 2)
+    Manifest(store, BRANCH).fold(objects, named_through=5)
+    assert Manifest(store, BRANCH).folded() == Folded(5, 5)
+
+
+def test_every_branch_folds_into_a_dataset_of_its_own(store: DirectoryStore) -> None:
+    born(store).fold(line(3), named_through=3)
+    trial = BranchId("trial", "01M0000000000000000000TRYS")
+    binding = Binding(
+        trial.ulid, BRANCH.ulid, 3, line(3)[-1].pins, LINE_SCHEMA, {BRANCH.ulid: 3}, "commit-000003", 1
+    )
+    first = first_of(binding)
+    second = follow(first, op_id="op-t", changed={}, commits=(commit(77),), finalised_through=0)
+    Manifest(store, trial).fold([first, second], named_through=2)
+    assert [entry.commit_id for entry in Manifest(store, trial).commits()] == ["commit-000077"]
+    assert Manifest(store, trial).pins_at(1) == line(3)[-1].pins, "its versions are its parent's"
+    assert Manifest(store, BRANCH).folded_through() == 3
 
 
 def test_a_fold_on_top_of_versions_that_were_deleted_since_begins_again(
