@@ -60,7 +60,9 @@ def files_of(root: Root) -> list[str]:
 
 def remains_among(paths: list[str]) -> list[str]:
     """Sidecars, and tables' versions that nobody sees; a staging name of the manifest's own is the sweep's."""
-    return [path for path in paths if path.startswith("__recovery/") or (path.startswith(TABLES) and "/_staged/" in path)]
+    return [
+        path for path in paths if path.startswith("__recovery/") or (path.startswith(TABLES) and "/_staged/" in path)
+    ]
 
 
 def lines_among(paths: list[str]) -> set[str]:

@@ -368,9 +368,7 @@ def test_the_head_says_how_far_final_names_are_given_and_never_goes_back(store: 
 def test_every_branch_folds_into_a_dataset_of_its_own(store: DirectoryStore) -> None:
     born(store).fold(line(3), named_through=3)
     trial = BranchId("trial", "01M0000000000000000000TRYS")
-    binding = Binding(
-        trial.ulid, BRANCH.ulid, 3, line(3)[-1].pins, LINE_SCHEMA, {BRANCH.ulid: 3}, "commit-000003", 1
-    )
+    binding = Binding(trial.ulid, BRANCH.ulid, 3, line(3)[-1].pins, LINE_SCHEMA, {BRANCH.ulid: 3}, "commit-000003", 1)
     first = first_of(binding)
     second = follow(first, op_id="op-t", changed={}, commits=(commit(77),), finalised_through=0)
     Manifest(store, trial).fold([first, second], named_through=2)

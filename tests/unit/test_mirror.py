@@ -188,7 +188,7 @@ def test_a_mirror_on_a_disk_is_a_manifest_and_links_and_leaves_nothing_in_the_ta
     left = [path.name for path in (folder / "_versions").iterdir() if ".manifest" in path.name]
     assert left == [Path(final_path(PATH, 1)).name], "what was staged has gone to the table"
     assert sorted(files_in(store, "_versions")) == [Path(final_path(PATH, 1)).name], "only finalised ones lie there"
-    assert {Path(first.manifest), Path(second.manifest)} == {
+    assert {Path(first.manifest), Path(second.manifest)} < {
         path.relative_to(store.uri) for path in (home / "_staged").rglob("*.manifest")
     }
 

@@ -69,7 +69,7 @@ def test_an_incarnation_comes_back_from_its_text(address: str) -> None:
 
 @pytest.mark.parametrize("owner", ["", "coordinator", "a|b|c|d", "ulid|host|pid|started|address", "|" * 4, "x" * 900])
 def test_an_owner_that_can_t_be_read_is_a_clear_error_that_says_what_to_do(owner: str) -> None:
-    with pytest.raises(InvariantViolation, match="the line's owner .* can't be read.*recover --take-over") as refusal:
+    with pytest.raises(InvariantViolation, match=r"the line's owner .* can't be read.*recover --take-over") as refusal:
         Incarnation.parse(owner)
     assert len(refusal.value.message) < 300
 
