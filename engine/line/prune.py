@@ -2,7 +2,7 @@
 
 What an object said is in `__manifest` once it is folded, so a line needs its newest objects only. The others stay for a
 long retention all the same, because of writers that sleep: one that wakes after it finds its number free again, puts
-its object beside the line, and has to read the line before it believes that (`tip.py`).
+its object beside the line, and has to read the line before it believes that (`line_end.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def prune(
     The oldest go first, so that whoever is killed here leaves a line without a hole, and two who prune at once do too.
     Within one batch S3 deletes in an order of its own, and a kill may leave objects below a hole. They mislead nobody:
     readers come from above and stop at the hole, and everything at or below it is folded, which is as far down as
-    anybody reads. The next pruning lists and deletes them. The first object stays: it has the schema of the birth.
+    anybody reads. The next pruning lists and deletes them. The first object stays, so that nobody who comes late puts
+    it again.
     """
     if newest.seq <= keep:
         return 0

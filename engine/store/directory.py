@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,8 +37,9 @@ class DirectoryStore:
         if self._durability is not Durability.POWER:
             return
         files = {self.root / path for path in paths}
+        folders = {folder for file in files for folder in (file.parent, file.parent.parent)}  # Lance makes some itself
         try:
-            for file in (*files, *{file.parent for file in files}):
+            for file in (*files, *folders):
                 _fsync(file)
         except OSError as error:
             raise _disk_error(error, "fsync", self.root) from error
@@ -55,6 +57,8 @@ class DirectoryStore:
         try:
             with self._whole_file(target, data) as temporary:
                 os.replace(temporary, target)
+                if self._durability is Durability.POWER:
+                    _fsync(target.parent)
         except OSError as error:
             raise _disk_error(error, "write", target) from error
 
@@ -74,7 +78,7 @@ class DirectoryStore:
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         try:
-            (self.root / target).parent.mkdir(exist_ok=True)
+            self._make_folder((self.root / target).parent)
             answer = _link(self.root / source, self.root / target)
             if self._durability is Durability.POWER:
                 _fsync((self.root / target).parent)
@@ -149,7 +153,7 @@ class DirectoryStore:
     @contextlib.contextmanager
     def _whole_file(self, target: Path, data: bytes, *, sync: bool = True) -> Iterator[Path]:
         """A temporary file beside the target with all of the data in it, so that no reader ever sees half an object."""
-        handle, name = _new_temporary(target.parent)
+        handle, name = self._new_temporary(target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -161,18 +165,25 @@ class DirectoryStore:
             with contextlib.suppress(OSError):  # a leftover is harmless; what the caller is told must not depend on it
                 os.unlink(name)
 
+    def _new_temporary(self, folder: Path) -> tuple[int, str]:
+        """A new file in a folder, which is made if it is not there.
 
-def _new_temporary(folder: Path) -> tuple[int, str]:
-    """A new file in a folder, which is made if it is not there.
+        Somebody who deletes empty folders may do so between the two, as creators of a graph that lost to another do.
+        """
+        for _ in range(FOLDER_TRIES_MAX - 1):
+            with contextlib.suppress(FileNotFoundError):
+                self._make_folder(folder)
+                return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+        self._make_folder(folder)
+        return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
 
-    Somebody who deletes empty folders may do so between the two, as creators of a graph that lost to another do.
-    """
-    for _ in range(FOLDER_TRIES_MAX - 1):
-        with contextlib.suppress(FileNotFoundError):
-            folder.mkdir(parents=True, exist_ok=True)
-            return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it, where they are not there: a file is lost with the name of its folder."""
+        missing = list(itertools.takewhile(lambda one: not one.exists(), (folder, *folder.parents)))
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._durability is Durability.POWER:
+            for made in missing:
+                _fsync(made.parent)
 
 
 def _fsync(path: Path) -> None:

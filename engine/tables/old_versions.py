@@ -2,7 +2,7 @@
 
 Lance lists `_versions/` in each commit, so a table with a long history pays for all of it in every write. Phase D keeps
 the newest manifests there and moves older ones, byte for byte, to `_history/` beside it. Time travel reads them from
-there (`tables.py`); a plain Lance reader sees the newest versions, and those not older than `KEPT_VERSIONS`.
+there (`storage.py`); a plain Lance reader sees the newest versions, and those not older than `KEPT_VERSIONS`.
 """
 
 from __future__ import annotations

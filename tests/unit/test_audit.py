@@ -19,7 +19,7 @@ from omniray.engine.history.manifest import Manifest
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
-from tests.lines import BEGIN, line, recovered
+from tests.lines import BEGIN, BRANCH, line, recovered
 from tests.stores import Root
 
 
@@ -59,7 +59,7 @@ def test_a_recovery_is_one_row_that_plain_lance_reads(any_root: Root) -> None:
 
 
 def test_a_graph_that_nothing_happened_to_has_no_audit(store: DirectoryStore) -> None:
-    Manifest(store, "main").fold(line(5))
+    Manifest(store, BRANCH).fold(line(5), named_through=5)
     assert store.first_name(audit.PATH) is None
     assert store.first_name(f"{audit.PATH}/_versions") is None
 
@@ -112,20 +112,20 @@ def test_a_phase_d_that_is_killed_anywhere_and_repeated_leaves_one_row_in_audit_
     with armed({point: Action(fail)}):
         for _ in range(2):
             with pytest.raises(FailpointHit):
-                Manifest(store, "main").fold(objects)
-    assert Manifest(store, "main").recorded(["op-a"]) == set()
+                Manifest(store, BRANCH).fold(objects, named_through=0)
+    assert Manifest(store, BRANCH).recorded(["op-a"]) == set()
     assert len(audit.recorded(store)) == (1 if point is Point.D_FOLD_STAGED else 0)
     for _ in range(2):
-        assert Manifest(store, "main").fold(objects) == 3
+        assert Manifest(store, BRANCH).fold(objects, named_through=0) == 3
     assert operations(store) == ["op-a"]
-    assert [r.operation_id for r in Manifest(store, "main").recoveries()] == ["op-a"]
+    assert [r.operation_id for r in Manifest(store, BRANCH).recoveries()] == ["op-a"]
 
 
 def test_what_is_folded_is_recorded_before(store: DirectoryStore) -> None:
     """Were it the other way round, a kill in between would leave a recovery without its row for ever."""
     seen: list[list[str]] = []
     with armed({Point.D_FOLD_STAGED: Action(lambda: seen.append(operations(store)))}):
-        Manifest(store, "main").fold(recovered(line(1), "op-a"))
+        Manifest(store, BRANCH).fold(recovered(line(1), "op-a"), named_through=0)
     assert seen == [["op-a"]]
 
 
@@ -191,7 +191,7 @@ def test_a_store_that_fails_is_named_and_the_next_record_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(lance.LanceDataset, "commit", failed)
         with pytest.raises(StorageError, match=r"_graph_commit_recoveries.lance: connection lost"):
-            Manifest(store, "main").fold(objects)
-    assert Manifest(store, "main").folded_through() == 0
-    Manifest(store, "main").fold(objects)
+            Manifest(store, BRANCH).fold(objects, named_through=0)
+    assert Manifest(store, BRANCH).folded_through() == 0
+    Manifest(store, BRANCH).fold(objects, named_through=0)
     assert operations(store) == ["op-a"]

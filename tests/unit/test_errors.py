@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -35,15 +37,79 @@ def test_an_error_survives_pickling_with_its_facts(error_type: type[OmnirayError
     assert copy.as_json() == {"kind": error.kind, "retry": error.retry, "message": str(error), **error.facts}
 
 
-def test_every_error_has_a_kind_of_its_own_and_a_documented_exit_code() -> None:
+# The table in the module's docstring
+
+_ROW = re.compile(r"^ {4}(?P<branches>[│├└─ ]*)(?P<name>[A-Z]\w+) {2,}(?P<meaning>\S.*?)(?: {2,}(?P<figures>[\d ]+))?$")
+_WIDTH = 4  # of a level
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A class of the tree as the docstring draws it; figures that are not there are its parent's."""
+
+    name: str
+    parent: str
+    exit_code: int
+    http_status: int
+
+
+def drawn_tree(docstring: str) -> dict[str, Drawn]:
+    found: dict[str, Drawn] = {}
+    above: list[Drawn] = []
+    for row in filter(None, map(_ROW.match, docstring.splitlines())):
+        del above[len(row["branches"]) // _WIDTH :]
+        figures = [int(figure) for figure in (row["figures"] or "").split()]
+        parent = above[-1] if above else Drawn("Exception", "", 0, 0)
+        inherited = [parent.exit_code, parent.http_status]
+        exit_code, http_status = figures if len(figures) == 2 else [inherited[0], *(figures or inherited[1:])]
+        above.append(Drawn(row["name"], parent.name, exit_code, http_status))
+        found[row["name"]] = above[-1]
+    return found
+
+
+def as_it_is() -> dict[str, Drawn]:
+    return {e.__name__: Drawn(e.__name__, e.__bases__[0].__name__, e.exit_code, e.http_status) for e in _tree()}
+
+
+def test_the_tree_is_drawn_as_it_is_with_every_parent_exit_code_and_status() -> None:
+    assert drawn_tree(errors.__doc__ or "") == as_it_is()
+
+
+@pytest.mark.parametrize(
+    ("drawn", "otherwise"),
+    [
+        pytest.param("GraphGone  ", "GraphAway  ", id="a name"),
+        pytest.param("├── Conflict    ", "│   ├── Conflict", id="a place"),
+        pytest.param(" 4   409", " 5   409", id="an exit code"),
+        pytest.param("410", "404", id="a status"),
+        pytest.param("    │   └── Moved  ", "    │   └── moved  ", id="a class that is not drawn"),
+    ],
+)
+def test_the_drawing_is_compared_in_everything(drawn: str, otherwise: str) -> None:
+    """The twin of the comparison: each of these would be noticed."""
+    docstring = errors.__doc__ or ""
+    assert docstring.count(drawn) == 1
+    assert drawn_tree(docstring.replace(drawn, otherwise)) != as_it_is()
+
+
+def test_every_error_has_a_kind_of_its_own() -> None:
     kinds = [e.kind for e in _tree()]
     assert len(set(kinds)) == len(kinds)
-    assert {e.exit_code for e in _tree()} == {1, 3, 4, 5, 6}
+    assert all(re.fullmatch("[a-z_]+", kind) for kind in kinds)
 
 
-def test_the_tree_is_drawn_as_it_is() -> None:
-    drawn = errors.__doc__ or ""
-    assert [e.__name__ for e in _tree() if e.__name__ not in drawn] == []
+def test_exit_codes_tell_the_branches_of_the_tree_apart_and_nothing_below_them() -> None:
+    """A script decides by them, so a class takes the exit code of its branch."""
+    branches = {e: e.exit_code for e in OmnirayError.__subclasses__() if e.__module__ == errors.__name__}
+    assert sorted(branches.values()) == [3, 4, 5, 6]
+    assert all(e.exit_code == code for branch, code in branches.items() for e in _tree(branch))
+
+
+def test_what_may_be_tried_again_is_never_a_client_s_mistake_over_http() -> None:
+    retries = {e.retry for e in _tree()}
+    assert retries == {"safe", "after_refresh", "never", "unknown"}
+    wrong = [e.__name__ for e in _tree() if e.retry in ("safe", "unknown") and e.http_status not in (409, 429, 503)]
+    assert wrong == []
 
 
 def test_the_public_names_are_few_sorted_and_documented() -> None:

@@ -2,56 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import cast
 
 import lance
 import pytest
 
-from omniray.engine.base.errors import InvariantViolation, NotFinalised, StorageError, TableDrift
+from omniray.engine.base.errors import InvariantViolation, OmnirayError, StorageError, TableDrift
 from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import phase_d as finalise
+from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.graph import Graph
+from omniray.engine.history.manifest import Folded
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.line.commit_object import EMBEDDED, Binding, CommitObject, Pin, first_of
 from omniray.engine.maintenance.sweep import Sweeper
 from omniray.engine.recovery.drift import sight
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
-from omniray.engine.tables import final_names
 from omniray.engine.tables import old_versions as archive
-from omniray.engine.tables.final_names import FinalName, give_final_name, observe_final_name, wait_for_final_name
-from omniray.engine.tables.version_names import final_name
-from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
-from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
+from omniray.engine.tables.final_names import FinalName, give_final_name, observe_final_name
+from omniray.engine.tables.version_names import final_path, own_path
+from tests import foreign
+from tests.graphs import CITY, PERSON, Adding, Parts, create_store, main_of, opened, parts_of, parts_on
+from tests.healing import staged_versions
 from tests.stores import Root
 
 DAY_US = 24 * 3600 * 10**6
 
 
-class NoPhaseD:
-    """Stands in for a finaliser whose process died after Phase C."""
+@pytest.fixture
+def store(disk: Root) -> ObjectStore:
+    return create_store(disk)
 
-    finalised_through = 0
 
-    def notice(self, landed: object, operation_id: object = None) -> None:
-        pass
-
-    def refuse_drifted(self, table_keys: object) -> None:
-        pass
+@pytest.fixture
+def parts(store: ObjectStore) -> Iterator[Parts]:
+    parts = parts_of(store)
+    yield parts
+    with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
+        parts.close()
 
 
 def commit_and_die(store: ObjectStore, *names: str) -> Pin:
     """A writer whose Phase D never runs; the pin that it left behind."""
-    parts = parts_of(store)
-    parts.writer._finaliser = NoPhaseD()  # type: ignore[assignment]
-    for name in names:
-        parts.writer.commit(Adding(parts.schema, {PERSON: [name]}))
-    parts.writer.close()
-    return parts.newest().pins[PERSON]
+    return foreign.commit_and_die(store, *names).newest().pins[PERSON]
+
+
+def name_it(store: ObjectStore, pin: Pin) -> None:
+    give_final_name(store, main_of(store).ulid, PERSON, pin)
+
+
+def own_name(store: ObjectStore, pin: Pin) -> str:
+    return own_path(pin, main_of(store).ulid)
 
 
 def plain(store: ObjectStore, table: str = "nodes/Person.lance") -> lance.LanceDataset:
@@ -63,10 +72,6 @@ def plain_names(store: ObjectStore) -> list[str]:
     return found
 
 
-def staged_versions(store: ObjectStore) -> list[str]:
-    return [name for name in store.names("nodes/Person.lance/_versions") if ".manifest-" in name]
-
-
 # Final names
 
 
@@ -74,24 +79,23 @@ def test_another_process_gives_the_final_name(any_root: Root) -> None:
     store = create_store(any_root)
     pin = commit_and_die(store, "ann")
     assert plain_names(store) == []
-    give_final_name(store, PERSON, pin)
+    name_it(store, pin)
     assert plain_names(store) == ["ann"]
     assert plain(store).read_transaction(pin.version).uuid == pin.transaction
 
 
 def test_giving_the_final_name_again_changes_nothing(store: ObjectStore) -> None:
     pin = commit_and_die(store, "ann")
-    give_final_name(store, PERSON, pin)
-    give_final_name(store, PERSON, pin)
+    name_it(store, pin)
+    name_it(store, pin)
     assert plain_names(store) == ["ann"]
 
 
-def test_the_final_name_is_known_when_the_staging_name_is_gone(store: ObjectStore) -> None:
+def test_the_final_name_is_known_when_the_version_s_own_name_is_gone(store: ObjectStore) -> None:
     pin = commit_and_die(store, "ann")
-    assert pin.staging is not None
-    give_final_name(store, PERSON, pin)
-    store.delete(pin.staging)
-    give_final_name(store, PERSON, pin)
+    name_it(store, pin)
+    store.delete(own_name(store, pin))
+    name_it(store, pin)
 
 
 def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(store: ObjectStore) -> None:
@@ -100,7 +104,7 @@ def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(sto
     lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
     assert plain(store).version == pin.version
     with pytest.raises(TableDrift, match="'omniray repair' shows") as drift:
-        give_final_name(store, PERSON, pin)
+        name_it(store, pin)
     assert drift.value.facts == {"table_key": PERSON, "version": pin.version}
     assert plain(store).read_transaction(pin.version).uuid != pin.transaction
     assert staged_versions(store) != []
@@ -108,43 +112,48 @@ def test_a_final_name_that_a_foreign_writer_took_is_drift_and_stays_as_it_is(sto
 
 def test_a_version_with_neither_name_is_an_invariant_violation(store: ObjectStore) -> None:
     pin = commit_and_die(store, "ann")
-    assert pin.staging is not None
-    store.delete(pin.staging)
-    with pytest.raises(InvariantViolation, match="neither a final nor a staging name"):
-        give_final_name(store, PERSON, pin)
+    store.delete(own_name(store, pin))
+    with pytest.raises(InvariantViolation, match="neither a final name nor one of its own"):
+        name_it(store, pin)
 
 
-def test_a_name_that_appears_between_the_two_looks_is_found(store: ObjectStore) -> None:
-    """Another process gives the final name and deletes the staging name just before we copy."""
+def test_a_name_that_appears_between_the_two_looks_is_found(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process gives the final name and deletes the version's own name just before we copy."""
     pin = commit_and_die(store, "ann")
+    copy = store.copy_if_absent
 
-    def overtake() -> None:
-        assert pin.staging is not None
-        give_final_name(store, PERSON, pin)
-        store.delete(pin.staging)
+    def overtaken(source: str, target: str) -> Answer | None:
+        copy(source, target)
+        store.delete(source)
+        return copy(source, target)
 
-    overtaken = FaultyStore(store)
-    overtaken.arm(CallFault(Effect.PAUSE, frozenset({"copy_if_absent"}), pause=overtake))
-    give_final_name(cast(ObjectStore, overtaken), PERSON, pin)
+    monkeypatch.setattr(store, "copy_if_absent", overtaken)
+    name_it(store, pin)
     assert plain_names(store) == ["ann"]
 
 
-def test_unclear_answers_are_asked_again_and_then_told(store: ObjectStore) -> None:
+def test_unclear_answers_are_asked_again_and_then_told(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = commit_and_die(store, "ann")
-    silent, hesitant = FaultyStore(store), FaultyStore(store)
-    silent.arm(CallFault(Effect.UNCLEAR, frozenset({"copy_if_absent"}), times=ALWAYS))
-    with pytest.raises(StorageError, match="no clear answer"):
-        give_final_name(cast(ObjectStore, silent), PERSON, pin)
-    hesitant.arm(CallFault(Effect.UNCLEAR, frozenset({"copy_if_absent"}), times=2))
-    give_final_name(cast(ObjectStore, hesitant), PERSON, pin)
+    copy, answers = store.copy_if_absent, [Answer.UNCLEAR, Answer.UNCLEAR]
+
+    def unclear_twice(source: str, target: str) -> Answer | None:
+        return answers.pop() if answers else copy(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "copy_if_absent", lambda *_: Answer.UNCLEAR)
+        with pytest.raises(StorageError, match="no clear answer"):
+            name_it(store, pin)
+    monkeypatch.setattr(store, "copy_if_absent", unclear_twice)
+    name_it(store, pin)
     assert plain_names(store) == ["ann"]
 
 
 def test_what_a_final_name_holds_is_told_from_its_bytes(store: ObjectStore) -> None:
     pin = commit_and_die(store, "ann")
-    assert pin.staging is not None
     assert observe_final_name(store, pin) is FinalName.ABSENT
-    give_final_name(store, PERSON, pin)
+    name_it(store, pin)
     assert observe_final_name(store, pin) is FinalName.OURS
     assert observe_final_name(store, replace(pin, transaction="another")) is FinalName.FOREIGN
 
@@ -155,49 +164,40 @@ def test_a_version_that_was_moved_to_the_history_had_its_final_name(
     """Else whoever comes late to Phase D would call it lost."""
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 1)
     pin = commit_and_die(store, "ann")
-    give_final_name(store, PERSON, pin)
+    name_it(store, pin)
     parts = parts_of(store)
     parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
     parts.close()
     archive.archive(store, "nodes/Person.lance")
-    assert pin.staging is not None
-    assert store.get(final_name(pin.staging)) is None
+    assert store.get(final_path(pin.path, pin.version)) is None
     assert observe_final_name(store, pin) is FinalName.OURS
-    give_final_name(store, PERSON, pin)
-    assert store.get(final_name(pin.staging)) is None
+    name_it(store, pin)
+    assert store.get(final_path(pin.path, pin.version)) is None
 
 
-# Readers that may not write
+# Readers wait for nobody
 
 
-def test_a_read_only_reader_waits_until_the_writer_is_through(store: ObjectStore) -> None:
+@pytest.mark.parametrize("read_only", [True, False])
+def test_everybody_reads_what_is_committed_before_phase_d(any_root: Root, read_only: bool) -> None:
+    """The twin is plain Lance, which sees nothing before the final name is there."""
+    store = create_store(any_root)
+    commit_and_die(store, "ann", "bob")
+    before = [file.path for file in store.files("")]
+    with Graph(opened(store), read_only=read_only) as graph:
+        assert sorted(graph.snapshot().table("Person", ["name"])["name"].to_pylist()) == ["ann", "bob"]
+        if read_only:
+            assert plain_names(store) == []
+            assert [file.path for file in store.files("")] == before, "who only reads writes nothing"
+
+
+def test_a_reader_of_a_drifted_table_reads_what_is_pinned(store: ObjectStore) -> None:
+    """A foreign manifest under the final name of a pinned version is not taken for it."""
     pin = commit_and_die(store, "ann")
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            give_final_name(store, PERSON, pin)
-
-    wait_for_final_name(store, PERSON, pin, sleep=sleep)
-    assert len(pauses) == 3
-
-
-def test_a_read_only_reader_gives_up_after_a_while_says_who_must_heal_and_writes_nothing(store: ObjectStore) -> None:
-    pin = commit_and_die(store, "ann")
-    pauses: list[float] = []
-    with pytest.raises(NotFinalised, match="open the graph read-write once to heal"):
-        wait_for_final_name(store, PERSON, pin, sleep=pauses.append)
-    assert final_names.WAIT_FOR_FINAL_S <= sum(pauses) < 2 * final_names.WAIT_FOR_FINAL_S
-    assert plain_names(store) == []
-
-
-def test_a_read_only_reader_does_not_take_a_foreign_version_for_the_pinned_one(store: ObjectStore) -> None:
-    pin = commit_and_die(store, "ann")
-    foreign = plain(store)
-    lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
-    with pytest.raises(TableDrift):
-        wait_for_final_name(store, PERSON, pin, sleep=lambda _: pytest.fail("it waited for what is there"))
+    theirs = plain(store)
+    lance.write_dataset(theirs.to_table(), theirs.uri, mode="append")
+    assert plain(store).version == pin.version
+    assert parts_of(store).rows() == ["ann"]
 
 
 # The finaliser
@@ -228,7 +228,7 @@ def test_final_names_are_given_in_the_order_of_the_line(parts: Parts, monkeypatc
     given: list[int] = []
     real = finalise.give_final_name
     monkeypatch.setattr(
-        finalise, "give_final_name", lambda store, key, pin: (given.append(pin.version), real(store, key, pin))
+        finalise, "give_final_name", lambda *given_to: (given.append(given_to[-1].version), real(*given_to))
     )
     commit_and_die(parts.store, "ann", "bob", "cat")
     parts.writer.commit(Adding(parts.schema, {PERSON: ["dan"]}))
@@ -236,22 +236,22 @@ def test_final_names_are_given_in_the_order_of_the_line(parts: Parts, monkeypatc
     assert given == [2, 3, 4, 5]
 
 
-def test_the_next_object_says_what_is_finalised_and_frees_its_pins(parts: Parts) -> None:
+def test_the_next_object_says_what_is_finalised(parts: Parts) -> None:
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
     parts.finaliser.flush()
     parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
     newest = parts.newest()
     assert newest.finalised_through == 2
-    assert newest.pins[PERSON].staging is None
-    assert newest.pins[CITY].staging is not None
+    assert newest.is_final(newest.pins[PERSON])
+    assert not newest.is_final(newest.pins[CITY])
 
 
 def test_flush_waits_for_phase_d(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go, real = threading.Event(), finalise.give_final_name
 
-    def held(store: ObjectStore, key: str, pin: Pin) -> None:
+    def held(store: ObjectStore, main_line: str, key: str, pin: Pin) -> None:
         may_go.wait()
-        real(store, key, pin)
+        real(store, main_line, key, pin)
 
     monkeypatch.setattr(finalise, "give_final_name", held)
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
@@ -269,22 +269,21 @@ def test_flush_with_nothing_to_do_returns(parts: Parts) -> None:
     parts.finaliser.flush()
 
 
-def test_flush_says_what_stood_in_the_way_and_tries_again_the_next_time(store: ObjectStore) -> None:
-    faulty = FaultyStore(store)
-    parts = parts_of(cast(ObjectStore, faulty))
+def test_flush_says_what_stood_in_the_way_and_tries_again_the_next_time(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
     parts.finaliser.flush()
-    faulty.arm(CallFault(Effect.FAIL, frozenset({"copy_if_absent"}), times=ALWAYS))
-    parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
-    with pytest.raises(StorageError, match="was made to fail"):
-        parts.finaliser.flush()
-    faulty.disarm()
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.store, "copy_if_absent", _down)
+        parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
+        with pytest.raises(StorageError, match="the store is down"):
+            parts.finaliser.flush()
     parts.finaliser.flush()
-    assert plain_names(store) == ["ann", "bob"]
-    parts.close()
+    assert plain_names(parts.store) == ["ann", "bob"]
 
 
-def _down(*_: object) -> Answer:
+def _down(*_: object, **__: object) -> Answer:
     raise StorageError("the store is down")
 
 
@@ -318,7 +317,7 @@ def test_drift_is_told_by_flush_and_the_foreign_version_is_left_alone(parts: Par
     with pytest.raises(TableDrift):
         parts.finaliser.flush()
     assert plain(parts.store).version == pin.version
-    assert parts.manifest.folded_through() == 1
+    assert parts.manifest.folded() == Folded(3, named_through=1)
 
 
 def test_a_writer_that_learnt_of_drift_behind_its_commit_writes_to_that_table_no_more(parts: Parts) -> None:
@@ -339,15 +338,11 @@ def test_a_writer_that_learnt_of_drift_behind_its_commit_writes_to_that_table_no
     parts.writer.commit(Adding(parts.schema, {CITY: ["oslo"]}))
 
 
-def test_a_staging_name_that_can_t_be_deleted_is_no_failure(store: ObjectStore) -> None:
-    faulty = FaultyStore(store)
-    faulty.arm(CallFault(Effect.FAIL, frozenset({"delete_all"}), times=ALWAYS))
-    parts = parts_of(cast(ObjectStore, faulty))
+def test_a_name_that_can_t_be_deleted_is_no_failure(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.store, "delete_all", _down)
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
     parts.finaliser.flush()
-    assert plain_names(store) == ["ann"]
-    faulty.disarm()
-    parts.close()
+    assert plain_names(parts.store) == ["ann"]
 
 
 # Sidecars
@@ -396,26 +391,15 @@ def test_when_nothing_new_comes_everything_is_finished_and_cleared_away_by_itsel
     assert parts.manifest.folded_through() == parts.newest().seq
 
 
-def test_the_final_name_is_the_staging_name_without_its_suffix() -> None:
-    assert final_name("nodes/A.lance/_versions/00001.manifest-abc-def") == "nodes/A.lance/_versions/00001.manifest"
-
-
-def test_a_pin_without_a_staging_path_needs_nothing(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    pin = replace(commit_and_die(store, "ann"), staging=None)
-    nowhere = DirectoryStore(Path("/nowhere"))
-    give_final_name(nowhere, PERSON, pin)
-    wait_for_final_name(nowhere, PERSON, pin)
-
-
 def test_a_flush_waits_for_what_was_noticed_before_it_and_not_for_writers_that_go_on(parts: Parts) -> None:
     """A fold that takes longer than the next commit must not keep a flush waiting for ever."""
     fold, folds = parts.manifest.fold, 0
 
-    def busy(objects: Sequence[CommitObject]) -> int:
+    def busy(objects: Sequence[CommitObject], *, named_through: int) -> int:
         nonlocal folds
         folds += 1
         assert folds < 50, "the flush chases the writer"
-        done = fold(objects)
+        done = fold(objects, named_through=named_through)
         parts.writer.commit(Adding(parts.schema, {PERSON: [f"p{folds}"]}))
         return done
 
@@ -451,9 +435,9 @@ def test_drift_and_sweep_do_not_read_the_line_further_back_than_the_fold(store: 
     assert newest.finalised_through < 6
     look = parts.log.read
     parts.log.read = lambda seq: read.append(seq) or look(seq)  # type: ignore[func-returns-value, method-assign]
-    seen = sight(store, parts.log, parts.schema, parts.newest, [PERSON])
+    seen = sight(parts.branch, parts.newest, [PERSON])
     assert (seen.unfinished, seen.drifted) == ((), ())
-    sweeper = Sweeper(store, parts.log, parts.tip, parts.manifest, parts.finaliser, parts.schema)
+    sweeper = Sweeper(parts.branch, parts.tip, parts.finaliser, EMBEDDED)
     sweeper._pinned_staging(newest)
     assert all(seq >= newest.seq for seq in read)
 
@@ -505,16 +489,111 @@ def test_a_clock_behind_the_store_s_is_believed(store: ObjectStore, monkeypatch:
     assert [now_us for _, now_us in asked] == [behind_us]
 
 
-def test_drift_of_one_table_does_not_keep_the_others_from_their_final_names(parts: Parts) -> None:
-    foreign = plain(parts.store)
-    pin = commit_and_die(parts.store, "ann")
-    lance.write_dataset(foreign.to_table(), foreign.uri, mode="append")
+# Drift of one table
+
+
+def drifted_person(store: ObjectStore) -> Pin:
+    """The pin of a version whose final name a foreign writer took."""
+    theirs = plain(store)
+    pin = commit_and_die(store, "ann")
+    lance.write_dataset(theirs.to_table(), theirs.uri, mode="append")
+    return pin
+
+
+def _all_or_nothing(self: Finaliser, obj: CommitObject) -> None:
+    for key, pin in obj.introduced().items():
+        self._name_one(key, pin)
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_drift_of_one_table_holds_up_neither_the_final_names_nor_the_fold_of_the_others(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin names whole objects in the order of the line: one drifted table, and nothing is finished any more."""
+    pin = drifted_person(store)
+    if not has_guard:
+        monkeypatch.setattr(Finaliser, "_name", _all_or_nothing)
+    parts = parts_of(store)
     for n in range(3):
         parts.writer.commit(Adding(parts.schema, {CITY: [f"c{n}"]}))
     with pytest.raises(TableDrift):
         parts.finaliser.flush()
-    assert plain(parts.store, "nodes/City.lance").count_rows() == 3
-    assert plain(parts.store).version == pin.version
+    newest, folded = parts.newest(), parts.manifest.folded()
+    assert plain(store).version == pin.version, "the foreign version is left alone"
+    assert folded == (Folded(newest.seq, pin.since - 1) if has_guard else Folded(1, 1))
+    assert plain(store, "nodes/City.lance").count_rows() == (3 if has_guard else 0)
+    assert parts.finaliser.finalised_through == (pin.since - 1 if has_guard else 1)
+    assert set(parts.finaliser.drifted()) == ({PERSON} if has_guard else set())
+    with contextlib.suppress(OmnirayError):
+        parts.close()
+
+
+def test_what_waits_for_a_repair_gets_its_final_name_once_the_foreign_version_is_gone(store: ObjectStore) -> None:
+    pin = drifted_person(store)
+    parts = parts_of(store)
+    parts.writer.commit(Adding(parts.schema, {CITY: ["rome"]}))
+    with pytest.raises(TableDrift):
+        parts.finaliser.flush()
+    store.delete(final_path(pin.path, pin.version))  # somebody who knows what he does
+    parts.writer.commit(Adding(parts.schema, {CITY: ["oslo"]}))
+    parts.close()
+    assert plain_names(store) == ["ann"]
+    assert parts.manifest.folded() == Folded(parts.newest().seq, parts.newest().seq)
+    assert (parts.finaliser.drifted(), staged_versions(store), parts.sidecars.listed()[1:]) == ({}, [], [])
+
+
+def test_the_next_process_finishes_what_a_drifted_table_held_up(store: ObjectStore) -> None:
+    """The fold has passed the object, so how far names are given is what tells where to begin."""
+    pin = drifted_person(store)
+    first = parts_of(store)
+    first.writer.commit(Adding(first.schema, {CITY: ["rome"]}))
+    with pytest.raises(TableDrift):
+        first.close()
+    assert first.manifest.folded() == Folded(first.newest().seq, pin.since - 1)
+    store.delete(final_path(pin.path, pin.version))
+    second = parts_of(store)
+    second.writer.commit(Adding(second.schema, {CITY: ["oslo"]}))
+    second.close()
+    assert plain_names(store) == ["ann"]
+    assert second.manifest.folded() == Folded(second.newest().seq, second.newest().seq)
+
+
+# Branches
+
+
+def test_a_branch_s_versions_get_no_final_names_and_its_line_is_folded(store: ObjectStore) -> None:
+    main = parts_of(store)
+    main.writer.commit(Adding(main.schema, {PERSON: ["ann"]}))
+    main.close()
+    trial = branched(main)
+    trial.writer.commit(Adding(trial.schema, {PERSON: ["trial"]}))
+    trial.close()
+    assert trial.rows() == ["ann", "trial"]
+    assert plain_names(store) == ["ann"]
+    pin = trial.newest().pins[PERSON]
+    assert store.get(own_path(pin, main.branch.graph_id)) is not None, "its one name stays"
+    assert trial.manifest.folded() == Folded(2, 2)
+    assert trial.sidecars.listed() == []
+    assert parts_of(store).rows() == ["ann"]
+
+
+def branched(main: Parts) -> Parts:
+    """The parts of a process on a branch of main, which begins where main is now."""
+    newest = main.newest()
+    branch = BranchId("trial", new_ulid())
+    binding = Binding(
+        branch.ulid,
+        newest.line,
+        newest.seq,
+        newest.pins,
+        newest.schema,
+        newest.contains,
+        newest.head,
+        newest.head_at_us,
+    )
+    first = first_of(binding)
+    assert CommitLog(main.store, branch).put(first) is Answer.CREATED
+    return parts_on(OpenBranch.at(main.store, main.branch.graph_id, branch, main.branch.accepted, first))
 
 
 def test_a_flush_after_a_close_that_failed_says_so(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,10 +611,10 @@ def test_what_the_store_refused_once_is_finished_though_nobody_writes_again(
     monkeypatch.setattr(finalise, "RETRY_S", 0.01)
     real, refusals, done = finalise.give_final_name, iter([StorageError("503")]), threading.Event()
 
-    def unlucky(store: ObjectStore, table_key: str, pin: Pin) -> None:
+    def unlucky(store: ObjectStore, main_line: str, table_key: str, pin: Pin) -> None:
         for refusal in refusals:
             raise refusal
-        real(store, table_key, pin)
+        real(store, main_line, table_key, pin)
         done.set()
 
     monkeypatch.setattr(finalise, "give_final_name", unlucky)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,12 +15,16 @@ from omniray.engine.base.errors import FormatMismatch, InvariantViolation
 from omniray.engine.line.commit_object import (
     EMBEDDED,
     FORMAT,
-    AcceptedSchema,
+    Binding,
     Commit,
     CommitObject,
     Fate,
+    MergedParent,
     Pin,
     Recovery,
+    Remark,
+    SchemaRef,
+    before_first,
     believable,
     belonging,
     change_owner,
@@ -27,11 +33,13 @@ from omniray.engine.line.commit_object import (
     encode,
     explain_version,
     fate,
+    first_of,
     follow,
+    follow_with,
     landed_in,
     may_answer,
     reaches,
-    remark,
+    remarked,
     unlawful,
 )
 from omniray.engine.store.object_store import Answer
@@ -39,8 +47,12 @@ from omniray.engine.store.object_store import Answer
 PERSON, KNOWS = "node:Person", "edge:Knows"
 
 
-def pin(version: int, since: int, staging: str | None = None) -> Pin:
-    return Pin(version, f"tx-{version}", since, rows=version, staging=staging)
+LINE, OTHER = "line-m", "line-b"
+SCHEMA = SchemaRef("file-1", "hash-1", 1)
+
+
+def pin(version: int, since: int, line: str = LINE) -> Pin:
+    return Pin("id-1", "nodes/Person.lance", version, f"tx-{version}", version, f"content-{version}", line, since)
 
 
 def commit(commit_id: str) -> Commit:
@@ -48,23 +60,27 @@ def commit(commit_id: str) -> Commit:
 
 
 S = CommitObject(
+    line=LINE,
     seq=7,
     prev_op_id="op-6",
     op_id="op-7",
     epoch=3,
     owner=EMBEDDED,
-    pins={PERSON: pin(5, 7, "staging-5"), KNOWS: pin(2, 4, "staging-2")},
+    pins={PERSON: pin(5, 7), KNOWS: pin(2, 4)},
+    schema=SCHEMA,
     commits=(commit("c-7"),),
     finalised_through=3,
     head="c-7",
+    head_at_us=1,
     swept_before_us=5,
+    contains={LINE: 7, OTHER: 4},
 )
 
 
 def after(
     newest: CommitObject = S, finalised_through: int = 0, commits: tuple[Commit, ...] = (commit("c-8"),)
 ) -> CommitObject:
-    changed = {PERSON: pin(6, 0, "staging-6")}
+    changed = {PERSON: pin(6, 0, line="")}
     return follow(newest, op_id="op-8", changed=changed, commits=commits, finalised_through=finalised_through)
 
 
@@ -78,28 +94,45 @@ def test_the_next_object_names_its_predecessor_and_keeps_epoch_and_owner() -> No
     assert unlawful(S, ours) is None
 
 
-def test_our_pins_lie_over_those_of_the_predecessor_and_say_which_number_brought_them() -> None:
+def test_our_pins_lie_over_those_of_the_predecessor_and_say_which_line_and_number_brought_them() -> None:
     ours = after()
-    assert ours.pins == {PERSON: pin(6, 8, "staging-6"), KNOWS: pin(2, 4, "staging-2")}
-    assert ours.introduced() == {PERSON: pin(6, 8, "staging-6")}
+    assert ours.pins == {PERSON: pin(6, 8), KNOWS: pin(2, 4)}
+    assert ours.introduced() == {PERSON: pin(6, 8)}
+
+
+def test_a_pin_of_another_line_is_not_introduced_by_the_object_of_the_same_number() -> None:
+    """A branch's first object pins versions of its parent, one of which may have come with the parent's number 1."""
+    ours = replace(after(), pins={PERSON: pin(6, 8), KNOWS: pin(2, 8, line=OTHER)})
+    assert ours.introduced() == {PERSON: pin(6, 8)}
 
 
 @pytest.mark.parametrize(
-    ("confirmed", "through", "kept"),
+    ("confirmed", "through"),
     [
-        pytest.param(0, 3, "staging-2", id="the predecessor's value never goes back"),
-        pytest.param(3, 3, "staging-2", id="a pin above it keeps its staging path"),
-        pytest.param(4, 4, None, id="a pin at it has its final name"),
-        pytest.param(7, 7, None, id="what the putter confirmed itself counts"),
+        pytest.param(0, 3, id="the predecessor's value never goes back"),
+        pytest.param(3, 3, id="nothing new"),
+        pytest.param(7, 7, id="what the putter confirmed itself counts"),
     ],
 )
-def test_finalised_through_only_grows_and_frees_the_pins_below(confirmed: int, through: int, kept: str | None) -> None:
-    ours = after(finalised_through=confirmed)
-    assert (ours.finalised_through, ours.pins[KNOWS].staging) == (through, kept)
+def test_finalised_through_only_grows(confirmed: int, through: int) -> None:
+    assert after(finalised_through=confirmed).finalised_through == through
 
 
-def test_a_pin_that_is_new_keeps_its_staging_path_however_far_phase_d_is() -> None:
-    assert after(finalised_through=7).pins[PERSON].staging == "staging-6"
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(pin(2, 4), True, id="at what is finalised"),
+        pytest.param(pin(2, 5), False, id="above it"),
+        pytest.param(pin(2, 1, line=OTHER), False, id="of another line, whose numbers say nothing here"),
+    ],
+)
+def test_a_pin_is_known_to_be_final_up_to_what_its_own_line_has_finalised(found: Pin, expected: bool) -> None:
+    assert replace(S, finalised_through=4).is_final(found) is expected
+
+
+def test_an_object_contains_itself_and_all_that_its_predecessor_does() -> None:
+    assert after().contains == {LINE: 8, OTHER: 4}
+    assert follow_with(S, Remark("op-8")).contains == {LINE: 8, OTHER: 4}
 
 
 def test_the_head_is_the_newest_commit_or_the_predecessors_where_there_is_none() -> None:
@@ -110,6 +143,7 @@ def test_the_head_is_the_newest_commit_or_the_predecessors_where_there_is_none()
 @pytest.mark.parametrize(
     ("candidate", "reason"),
     [
+        (replace(after(), line=OTHER), "is of line line-b"),
         (replace(after(), seq=9), "does not follow"),
         (replace(after(), seq=7), "does not follow"),
         (replace(after(), prev_op_id="op-6"), "predecessor"),
@@ -119,6 +153,8 @@ def test_the_head_is_the_newest_commit_or_the_predecessors_where_there_is_none()
         (replace(after(), epoch=5, commits=()), "may not follow"),
         (replace(after(), finalised_through=2), "finalised_through"),
         (replace(after(), swept_before_us=4), "swept_before"),
+        (replace(after(), contains={LINE: 8}), "contains less"),
+        (replace(after(), contains={LINE: 8, OTHER: 3}), "contains less"),
         (replace(after(), pins={PERSON: pin(6, 8)}), "forgets the pins of edge:Knows"),
     ],
 )
@@ -158,9 +194,9 @@ TOLD = Recovery("op-2", "RolledBack", "ann", "Load", {PERSON: "NoMovement"}, 1)
 
 
 def test_a_remark_changes_no_table_and_no_owner() -> None:
-    said = remark(S, op_id="op-8", recoveries=(TOLD,))
+    said = follow_with(S, Remark("op-8", recoveries=(TOLD,)))
     assert unlawful(S, said) is None
-    assert (said.seq, said.epoch, said.owner) == (8, 3, EMBEDDED)
+    assert (said.seq, said.prev_op_id, said.op_id, said.epoch, said.owner) == (8, "op-7", "op-8", 3, EMBEDDED)
     assert (said.pins, said.head, said.commits, said.recoveries) == (S.pins, "c-7", (), (TOLD,))
     assert said.introduced() == {}
 
@@ -168,15 +204,128 @@ def test_a_remark_changes_no_table_and_no_owner() -> None:
 @pytest.mark.parametrize(("before", "said", "holds"), [(0, 7, 7), (9, 7, 9), (9, 0, 9)])
 def test_what_was_swept_stays_swept(before: int, said: int, holds: int) -> None:
     newest = replace(S, swept_before_us=before)
-    swept = remark(newest, op_id="op-8", swept_before_us=said)
+    swept = follow_with(newest, Remark("op-8", swept_before_us=said))
     assert swept.swept_before_us == holds
     assert unlawful(newest, swept) is None
     assert after(swept).swept_before_us == holds
     assert change_owner(swept, op_id="op-9", owner="x").swept_before_us == holds
 
 
-def test_recoveries_are_told_once_and_not_repeated_by_what_follows() -> None:
-    assert after(remark(S, op_id="op-8", recoveries=(TOLD,))).recoveries == ()
+def test_recoveries_and_withdrawals_are_told_once_and_not_repeated_by_what_follows() -> None:
+    following = after(follow_with(S, Remark("op-8", recoveries=(TOLD,), withdrawn=("c-1",))))
+    assert (following.recoveries, following.withdrawn) == ((), ())
+
+
+def test_several_remarks_find_room_beside_a_write_and_beside_each_other() -> None:
+    told = replace(TOLD, operation_id="op-3")
+    ours = remarked(remarked(after(), Remark("r-1", (TOLD,), ("c-1",), 9)), Remark("r-2", (told,), ("c-2",), 8))
+    assert (ours.op_id, ours.commits) == ("op-8", (commit("c-8"),))
+    assert (ours.recoveries, ours.withdrawn, ours.swept_before_us) == ((TOLD, told), ("c-1", "c-2"), 9)
+
+
+REMARKS: Mapping[str, tuple[Any, str]] = {
+    "remark_id": ("op-8", "op_id"),
+    "recoveries": ((TOLD,), "recoveries"),
+    "withdrawn": (("c-1",), "withdrawn"),
+    "swept_before_us": (99, "swept_before_us"),
+}
+"""What a test says in each field of a remark, and the field of the object that holds it then."""
+
+
+def test_every_field_of_a_remark_reaches_the_object() -> None:
+    assert unsaid(follow_with) == []
+
+
+def test_the_walk_over_a_remark_tells_a_field_that_got_lost() -> None:
+    """The twin."""
+
+    def forgetful(newest: CommitObject, remark: Remark) -> CommitObject:
+        return follow_with(newest, replace(remark, withdrawn=()))
+
+    assert unsaid(forgetful) == ["withdrawn"]
+
+
+def unsaid(record: Callable[[CommitObject, Remark], CommitObject]) -> list[str]:
+    """The fields of a remark that the object recorded for it does not hold."""
+    assert {one.name for one in fields(Remark)} == REMARKS.keys(), "a new field of Remark needs a case here"
+    said = record(S, Remark(**{name: value for name, (value, _) in REMARKS.items()}))
+    return [name for name, (value, where) in REMARKS.items() if getattr(said, where) != value]
+
+
+# Carrying everything on
+
+BINDING = Binding("line-n", LINE, 6, {PERSON: pin(5, 7)}, SCHEMA, {LINE: 6}, "c-6", 1, 3)
+FULL = replace(
+    S,
+    recoveries=(TOLD,),
+    withdrawn=("c-1",),
+    bindings={"trial": BINDING},
+    horizons={PERSON: 3},
+    going=("line-g",),
+    policy={"retention": "7d"},
+    later={"quota": msgspec.Raw(b'{"rows":5}')},
+)
+STEPS: Mapping[str, Callable[[CommitObject], CommitObject]] = {
+    "a write": after,
+    "a remark": lambda newest: follow_with(newest, Remark("op-8", withdrawn=("c-2",), swept_before_us=9)),
+    "a change of owner": lambda newest: change_owner(newest, op_id="op-8", owner="coordinator-1"),
+}
+NUMBERS = {"seq", "prev_op_id", "op_id", "contains"}
+MEANT: Mapping[str, set[str]] = {
+    "a write": NUMBERS | {"pins", "commits", "recoveries", "withdrawn", "head"},
+    "a remark": NUMBERS | {"commits", "recoveries", "withdrawn", "swept_before_us"},
+    "a change of owner": NUMBERS | {"commits", "recoveries", "withdrawn", "epoch", "owner"},
+}
+"""What each step means to change; what is told once is not repeated."""
+
+
+def differing(one: CommitObject, other: CommitObject) -> set[str]:
+    return {known.name for known in fields(CommitObject) if getattr(one, known.name) != getattr(other, known.name)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_field_that_a_step_does_not_mean_to_change_is_carried_on(step: str) -> None:
+    nothing_said = before_first("", SchemaRef("", "", 0))
+    silent = {known.name for known in fields(CommitObject)} - differing(FULL, nothing_said)
+    assert silent == {"owner", "format"}, "a new field of CommitObject needs a value in FULL"
+    assert differing(FULL, STEPS[step](FULL)) == MEANT[step]
+    assert unlawful(FULL, STEPS[step](FULL)) is None
+
+
+@pytest.mark.parametrize("field", ["bindings", "horizons", "going", "policy", "schema", "later"])
+def test_the_walk_over_an_object_tells_a_field_that_was_not_carried_on(field: str) -> None:
+    """The twin: a step that builds its object anew, and forgets one field."""
+    forgetful = replace(after(FULL), **{field: getattr(before_first(LINE, SchemaRef("", "", 0)), field)})
+    assert differing(FULL, forgetful) == MEANT["a write"] | {field}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_fields_of_a_later_omniray_survive_whoever_reads_and_follows(step: str) -> None:
+    data = msgspec.json.decode(encode(S)) | {"quota": {"rows": 5, "of": ["x"]}, "seal": None}
+    following = STEPS[step](decode(msgspec.json.encode(data), where="object"))
+    written = msgspec.json.decode(encode(following))
+    assert (written["quota"], written["seal"]) == ({"rows": 5, "of": ["x"]}, None)
+    assert decode(encode(following), where="object") == following
+
+
+# The first object of a branch
+
+
+def test_the_first_object_of_a_branch_is_the_same_bytes_whoever_puts_it() -> None:
+    again = msgspec.json.decode(msgspec.json.encode(BINDING), type=Binding)
+    assert encode(first_of(BINDING)) == encode(first_of(again))
+    assert encode(first_of(BINDING)) != encode(first_of(replace(BINDING, head="c-5")))
+
+
+def test_the_first_object_of_a_branch_says_all_that_its_binding_does() -> None:
+    first = first_of(BINDING)
+    assert (first.line, first.seq, first.prev_op_id, first.op_id) == ("line-n", 1, "", "line-n")
+    assert (first.epoch, first.owner) == (1, EMBEDDED)
+    for carried in {known.name for known in fields(Binding)} & {known.name for known in fields(CommitObject)}:
+        if carried != "contains":
+            assert getattr(first, carried) == getattr(BINDING, carried), carried
+    assert first.contains == {LINE: 6, "line-n": 1}
+    assert first.introduced() == {}, "its versions are its parent's"
 
 
 # Answers
@@ -275,7 +424,10 @@ def test_a_version_that_came_out_wrong_is_explained_by_the_line_or_is_drift(
 
 texts = st.text(max_size=8)
 numbers = st.integers(0, 2**63 - 1)
-pins = st.builds(Pin, numbers, texts, numbers, numbers, texts, st.none() | texts)
+names = st.dictionaries(texts, texts, max_size=2)
+vectors = st.dictionaries(texts, numbers, max_size=2)
+pins = st.builds(Pin, texts, texts, numbers, texts, numbers, texts, texts, numbers)
+several_pins = st.dictionaries(texts, pins, max_size=3)
 commits = st.builds(
     Commit,
     texts,
@@ -288,23 +440,37 @@ commits = st.builds(
     numbers,
     numbers,
     numbers,
+    texts,
+    st.lists(st.builds(MergedParent, texts, numbers, texts), max_size=2).map(tuple),
 )
-outcomes = st.dictionaries(texts, texts, max_size=3)
-recoveries = st.builds(Recovery, texts, texts, texts, texts, outcomes, numbers, texts)
+recoveries = st.builds(Recovery, texts, texts, texts, texts, names, numbers, texts)
+schemas = st.builds(SchemaRef, texts, texts, numbers)
+bindings = st.builds(Binding, texts, texts, numbers, several_pins, schemas, vectors, texts, numbers, numbers)
+raws = st.one_of(st.none(), numbers, texts, names).map(lambda value: msgspec.Raw(msgspec.json.encode(value)))
+KNOWN = {known.name for known in fields(CommitObject)}
 objects = st.builds(
     CommitObject,
+    line=texts,
     seq=numbers,
     prev_op_id=texts,
     op_id=texts,
     epoch=numbers,
     owner=texts,
-    pins=st.dictionaries(texts, pins, max_size=3),
+    pins=several_pins,
+    schema=schemas,
     commits=st.lists(commits, max_size=2).map(tuple),
     recoveries=st.lists(recoveries, max_size=2).map(tuple),
     finalised_through=numbers,
     head=texts,
+    head_at_us=numbers,
+    withdrawn=st.lists(texts, max_size=2).map(tuple),
     swept_before_us=numbers,
-    schema=st.none() | st.builds(AcceptedSchema, texts, texts, numbers, texts),
+    contains=vectors,
+    bindings=st.dictionaries(texts, bindings, max_size=2),
+    horizons=vectors,
+    going=st.lists(texts, max_size=2).map(tuple),
+    policy=names,
+    later=st.dictionaries(texts.filter(lambda name: name not in KNOWN), raws, max_size=2),
 )
 
 
@@ -313,7 +479,7 @@ def test_an_object_comes_back_from_its_bytes_as_it_was(obj: CommitObject) -> Non
     assert decode(encode(obj), where="object") == obj
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":1}', b'{"format":"one"}', b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":2}', b'{"format":"two"}', b"\xff\xfe"])
 def test_what_is_no_object_is_refused_and_kept(data: bytes) -> None:
     with pytest.raises(InvariantViolation, match=r"__commits/x\.json is not a commit object.*keep the file"):
         decode(data, where="__commits/x.json")

@@ -11,10 +11,10 @@ import pytest
 from omniray.engine.base.errors import InputError, InvariantViolation
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.directory import DirectoryStore
-from tests.lines import CITY, KNOWS, PERSON, line, recovered
+from tests.lines import BRANCH, CITY, KNOWS, PERSON, line, recovered
 from tests.stores import Root
 
 FOLDS = [0, 1, 4, 8, 10]
@@ -27,11 +27,11 @@ def store(disk: Root) -> DirectoryStore:
 
 def history(store: DirectoryStore, objects: Sequence[CommitObject], *, folded: int) -> Lineage:
     """A line that is folded through a number."""
-    log, manifest = CommitLog(store, MAIN_BRANCH), Manifest(store, "main")
+    log, manifest = CommitLog(store, BRANCH), Manifest(store, BRANCH)
     for obj in objects:
         log.put(obj)
-    manifest.fold(objects[:folded])
-    return Lineage(CommitLog(store, MAIN_BRANCH), Manifest(store, "main"), lambda: objects[-1])
+    manifest.fold(objects[:folded], named_through=folded)
+    return Lineage(CommitLog(store, BRANCH), Manifest(store, BRANCH), lambda: objects[-1])
 
 
 @pytest.mark.parametrize("folded", FOLDS)
@@ -81,7 +81,7 @@ class FoldsAndPrunes(Manifest):
     """Right after it was asked how far it is folded, somebody folds the rest and prunes the line."""
 
     def __init__(self, store: DirectoryStore, prune: Callable[[], None]) -> None:
-        super().__init__(store, "main")
+        super().__init__(store, BRANCH)
         self._prune = prune
 
     def folded_through(self) -> int:
@@ -93,10 +93,10 @@ class FoldsAndPrunes(Manifest):
 def test_a_commit_that_is_folded_and_pruned_between_the_two_reads_is_found(store: DirectoryStore) -> None:
     objects = recovered(line(6), "op-x")
     history(store, objects, folded=2)
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
 
     def prune() -> None:
-        Manifest(store, "main").fold(objects)
+        Manifest(store, BRANCH).fold(objects, named_through=objects[-1].seq)
         store.delete_all([log.path(seq) for seq in range(1, 7)])
 
     lineage = Lineage(log, FoldsAndPrunes(store, prune), lambda: objects[-1])
@@ -110,7 +110,7 @@ def test_a_commit_that_is_folded_and_pruned_between_the_two_reads_is_found(store
 def test_a_line_with_a_hole_is_refused_rather_than_answered_with_not_found(store: DirectoryStore) -> None:
     objects = line(6)
     lineage = history(store, objects, folded=2)
-    store.delete(CommitLog(store, MAIN_BRANCH).path(4))
+    store.delete(CommitLog(store, BRANCH).path(4))
     for ask in (
         lambda: lineage.find("commit-000004", objects[-1]),
         lambda: lineage.find_all(["commit-000004"], objects[-1]),

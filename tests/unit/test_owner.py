@@ -13,11 +13,12 @@ from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.history.open_branch import open_branch
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, unlawful
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead, refuse_stranger, release, take_over
 from omniray.engine.store.object_store import Answer, ObjectStore
-from tests.graphs import INSERT, PERSON, Adding, Parts, files_below, insert, people
+from tests.graphs import INSERT, PERSON, Adding, Parts, files_below, insert, main_of, people
 from tests.healing import everybody_is_dead, left_by, outcomes, recovered, wounds
 from tests.kit.mortal import crash
 
@@ -58,6 +59,25 @@ def test_an_incarnation_comes_back_from_its_text(address: str) -> None:
     one = Incarnation.new(address)
     assert Incarnation.parse(str(one)) == one
     assert str(one) != EMBEDDED
+
+
+@pytest.mark.parametrize("owner", ["", "coordinator", "a|b|c|d", "ulid|host|pid|started|address", "|" * 4, "x" * 900])
+def test_an_owner_that_can_t_be_read_is_a_clear_error_that_says_what_to_do(owner: str) -> None:
+    with pytest.raises(InvariantViolation, match=r"the line's owner .* can't be read.*recover --take-over") as refusal:
+        Incarnation.parse(owner)
+    assert len(refusal.value.message) < 300
+
+
+def test_a_line_whose_owner_can_t_be_read_refuses_writes_and_is_handed_back_on_demand(
+    opened: Callable[..., Parts],
+) -> None:
+    embedded = opened()
+    take_over(opened().tip, "somebody")
+    with pytest.raises(InvariantViolation, match="'somebody' can't be read"):
+        write(embedded, "ann")
+    embedded.writer.recover(take_over=True)
+    write(embedded, "ann")
+    assert embedded.rows() == ["ann"]
 
 
 def test_two_lives_of_one_coordinator_are_two_owners() -> None:
@@ -155,7 +175,7 @@ def test_an_embedded_writer_is_told_where_to_write_and_leaves_nothing(
     with pytest.raises(LineOwned, match=r"write through it at ray://a:6379.*'omniray recover --take-over'") as refusal:
         write(embedded, "ann")
     assert refusal.value.facts == {"owner": A, "address": "ray://a:6379", "epoch": 2}
-    assert [path for path in files_below(f"{store.uri}/nodes") if ".manifest-" in path or "/data/" in path] == []
+    assert [path for path in files_below(f"{store.uri}/nodes") if "/_staged/" in path or "/data/" in path] == []
     assert embedded.sidecars.listed() == []
     assert embedded.rows() == []
 
@@ -215,7 +235,7 @@ def test_a_coordinator_that_slept_before_its_put_while_its_successor_wrote_is_fe
         write(zombie, "ghost")
     successor.finaliser.close()
     assert successor.rows() == [f"{number:02}" for number in range(20)]
-    assert [path for path in files_below(store.uri) if ".manifest-" in path or "__recovery" in path] == []
+    assert [path for path in files_below(store.uri) if "/_staged/" in path or "__recovery" in path] == []
 
 
 def test_a_fenced_coordinator_does_not_rejoin_when_the_line_is_everybody_s_again(opened: Callable[..., Parts]) -> None:
@@ -301,7 +321,7 @@ def test_what_a_coordinator_that_is_dead_on_this_machine_left_is_healed(
         assert healer.writer.recover().rolled_back == (left,)
     else:
         monkeypatch.setattr("omniray.engine.recovery.recoverer.is_known_dead", lambda process: True)
-        Graph(store, read_only=False).close()
+        Graph(open_branch(store), read_only=False).close()
     assert {key: kind for key, (kind, _) in outcomes(healer).items()} == {left: "RolledBack"}
     assert healer.newest().owner == EMBEDDED
     assert wounds(store) == []
@@ -331,18 +351,18 @@ def test_a_line_that_is_everybody_s_already_is_not_raised_by_taking_it_over(open
 
 
 def test_a_coordinator_s_graph_takes_the_line_over_and_hands_it_back_when_it_is_closed(store: ObjectStore) -> None:
-    with Graph(store, read_only=False, owner=A) as graph:
+    with Graph(open_branch(store), read_only=False, owner=A) as graph:
         insert(graph, "ann")
-        with Graph(store, read_only=False) as embedded, pytest.raises(LineOwned):
+        with Graph(open_branch(store), read_only=False) as embedded, pytest.raises(LineOwned):
             insert(embedded, "bob")
-    with Graph(store, read_only=False) as embedded:
+    with Graph(open_branch(store), read_only=False) as embedded:
         insert(embedded, "bob")
         assert people(embedded) == ["ann", "bob"]
 
 
 def test_a_coordinator_s_graph_that_was_fenced_closes_and_leaves_its_successor_the_line(store: ObjectStore) -> None:
-    first = Graph(store, read_only=False, owner=A)
-    with Graph(store, read_only=False, owner=B) as second:
+    first = Graph(open_branch(store), read_only=False, owner=A)
+    with Graph(open_branch(store), read_only=False, owner=B) as second:
         with pytest.raises(Fenced):
             insert(first, "ghost")
         first.close()
@@ -356,23 +376,26 @@ def test_a_coordinator_that_is_asked_for_a_write_whose_put_is_still_under_way_fe
     """Its own line, its own epoch: only a raise makes 'not committed' true for ever."""
     late: list[CommitObject] = []
     txn_id = new_ulid()
-    with Graph(store, read_only=False, owner=A) as graph:
+    with Graph(open_branch(store), read_only=False, owner=A) as graph:
         with monkeypatch.context() as patch:
             patch.setattr("omniray.engine.line.line_end.UNCLEAR_TIMEOUT_S", 0.0)
             patch.setattr(CommitLog, "put", lambda self, obj: late.append(obj) or Answer.UNCLEAR)
             with pytest.raises(OutcomeUnknown):
                 graph.mutate(INSERT, {"name": "ghost"}, txn_id=txn_id)
         assert not graph.outcome(txn_id).committed
-        CommitLog(store, graph._log.branch).put(late[0])
+        CommitLog(store, main_of(store)).put(late[0])
         insert(graph, "ann")
         assert people(graph) == ["ann"]
 
 
-def test_a_coordinator_whose_opening_fails_hands_the_line_back(store: ObjectStore) -> None:
-    store.put(f"__recovery/{new_ulid()}.json", b"{")
-    with pytest.raises(InvariantViolation):
-        Graph(store, read_only=False, owner=A)
-    newest = CommitLog(store, MAIN_BRANCH).newest()
+def test_a_coordinator_whose_opening_fails_hands_the_line_back(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = open_branch(store)
+    monkeypatch.setattr(branch.sidecars, "listed", refuse_listing)
+    with pytest.raises(StorageError, match="access denied"):
+        Graph(branch, read_only=False, owner=A)
+    newest = CommitLog(store, main_of(store)).newest()
     assert newest is not None
     assert newest.owner == EMBEDDED
 
@@ -380,15 +403,19 @@ def test_a_coordinator_whose_opening_fails_hands_the_line_back(store: ObjectStor
 def test_a_coordinator_whose_release_fails_can_be_closed_again(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = Graph(store, read_only=False, owner=A)
+    graph = Graph(open_branch(store), read_only=False, owner=A)
     with monkeypatch.context() as patch:
         patch.setattr(CommitLog, "put", refuse_put)
         with pytest.raises(StorageError):
             graph.close()
     graph.close()
-    newest = CommitLog(store, MAIN_BRANCH).newest()
+    newest = CommitLog(store, main_of(store)).newest()
     assert newest is not None
     assert newest.owner == EMBEDDED
+
+
+def refuse_listing() -> list[str]:
+    raise StorageError("access denied")
 
 
 def refuse_put(self: CommitLog, obj: CommitObject) -> Answer:
@@ -396,7 +423,7 @@ def refuse_put(self: CommitLog, obj: CommitObject) -> Answer:
 
 
 def test_a_coordinator_sweeps_its_own_graph(store: ObjectStore) -> None:
-    with Graph(store, read_only=False, owner=A) as graph:
+    with Graph(open_branch(store), read_only=False, owner=A) as graph:
         insert(graph, "ann")
         assert not graph.sweep(older_than_s=0).dry_run
         assert people(graph) == ["ann"]

@@ -14,17 +14,19 @@ import omniray
 from omniray.engine.base.errors import StorageError
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.line.commit_log import HINT, MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Fate, Pin, encode, follow
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_log import HINT, CommitLog
+from omniray.engine.line.commit_object import Commit, CommitObject, Fate, encode, follow
 from omniray.engine.line.line_end import RETENTION_S, Tip
 from omniray.engine.line.prune import prune
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import ObjectStore, StoredFile
 from omniray.engine.store.open_store import open_store
-from tests.graphs import Clock, create_store, insert, parts_of, people
+from tests.graphs import Clock, create_store, insert, main_of, parts_of, people
+from tests.lines import BRANCH, birth
 from tests.stores import Root
 
-FOLDER = f"__commits/{MAIN_BRANCH}"
+FOLDER = f"__commits/{BRANCH.ulid}"
 LONG_AFTER_US = time.time_ns() // 1000 + int((RETENTION_S + 24 * 3600) * 1e6)
 
 
@@ -33,7 +35,7 @@ def extend(log: CommitLog, count: int) -> CommitObject:
     newest = log.newest_listed()
     for _ in range(count):
         if newest is None:
-            newest = CommitObject(1, "", "op-1", 1, EMBEDDED, {"node:Person": Pin(1, "tx", 1, 0)}, finalised_through=1)
+            newest = birth()
         else:
             newest = follow(newest, op_id=f"op-{newest.seq + 1}", changed={}, commits=(), finalised_through=0)
         log.put(newest)
@@ -42,9 +44,10 @@ def extend(log: CommitLog, count: int) -> CommitObject:
     return newest
 
 
-def numbers(store: ObjectStore) -> list[int]:
+def numbers(store: ObjectStore, branch: BranchId = BRANCH) -> list[int]:
     """The numbers that have an object, oldest first."""
-    return sorted(2**64 - 1 - int(name[:20]) for name in store.names(FOLDER) if name != HINT)
+    names = store.names(f"__commits/{branch.ulid}")
+    return sorted(2**64 - 1 - int(name[:20]) for name in names if name != HINT)
 
 
 class Spy(DirectoryStore):
@@ -89,23 +92,23 @@ def spy(disk: Root) -> Spy:
 
 
 def test_what_is_folded_old_and_behind_the_newest_goes_and_the_first_object_stays(store: ObjectStore) -> None:
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     newest = extend(log, 12)
     assert prune(store, log, newest, 12, now_us=LONG_AFTER_US, keep=4) == 7
     assert numbers(store) == [1, 9, 10, 11, 12]
-    assert CommitLog(store, MAIN_BRANCH).newest() == newest
-    assert [obj.seq for obj in CommitLog(store, MAIN_BRANCH).down_to(newest, 1)] == [12, 11, 10, 9]
+    assert CommitLog(store, BRANCH).newest() == newest
+    assert [obj.seq for obj in CommitLog(store, BRANCH).down_to(newest, 1)] == [12, 11, 10, 9]
     assert prune(store, log, newest, 12, now_us=LONG_AFTER_US, keep=4) == 0
 
 
 def test_an_object_that_is_not_folded_stays(store: ObjectStore) -> None:
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     prune(store, log, extend(log, 12), 5, now_us=LONG_AFTER_US, keep=4)
     assert numbers(store) == [1, *range(6, 13)]
 
 
 def test_an_object_that_is_younger_than_the_retention_stays(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     newest = extend(log, 12)
     aged(spy, log, 12, old_through=6)
     prune(spy, log, newest, 12, now_us=NOW_US, keep=1)
@@ -127,7 +130,7 @@ def aged(store: Spy, log: CommitLog, newest: int, old_through: int) -> None:
 @pytest.mark.parametrize("pruned", [0, 1, 20])
 def test_where_listing_is_in_order_only_what_goes_is_listed(disk: Root, old_through: int, pruned: int) -> None:
     store = InOrder(Path(disk.uri))
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     newest = extend(log, 100)
     store.delete_all([log.path(seq) for seq in range(2, 2 + pruned)])
     aged(store, log, 100, old_through)
@@ -140,14 +143,14 @@ def test_where_listing_is_in_order_only_what_goes_is_listed(disk: Root, old_thro
 
 def test_where_listing_is_in_order_what_is_not_folded_stays(disk: Root) -> None:
     store = InOrder(Path(disk.uri))
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     prune(store, log, extend(log, 40), 17, now_us=LONG_AFTER_US, keep=4)
     assert numbers(store) == [1, *range(18, 41)]
 
 
 def test_a_young_stray_among_pruned_numbers_costs_time_and_nothing_else(disk: Root) -> None:
     store = InOrder(Path(disk.uri))
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     newest = extend(log, 40)
     prune(store, log, newest, 20, now_us=LONG_AFTER_US, keep=4)
     aged(store, log, 40, 30)
@@ -162,20 +165,20 @@ def test_a_young_stray_among_pruned_numbers_costs_time_and_nothing_else(disk: Ro
 
 
 def test_a_short_line_is_not_even_listed(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     assert prune(spy, log, extend(log, 12), 12, now_us=LONG_AFTER_US, keep=12) == 0
     assert spy.listed == []
 
 
 def test_only_what_lies_behind_the_newest_is_listed(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     prune(spy, log, extend(log, 12), 12, now_us=LONG_AFTER_US, keep=9)
     objects = [file.path for file in spy.listed if not file.path.endswith(HINT)]
     assert objects == [log.path(seq) for seq in (3, 2, 1)]
 
 
 def test_the_oldest_go_first_so_that_a_kill_leaves_no_hole(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     newest = extend(log, 12)
     spy.deletes_left = 3
     with pytest.raises(StorageError, match="killed"):
@@ -188,17 +191,17 @@ def test_the_oldest_go_first_so_that_a_kill_leaves_no_hole(spy: Spy) -> None:
 
 def test_objects_below_a_hole_are_left_out_by_readers_and_pruned_the_next_time(store: ObjectStore) -> None:
     """S3 deletes the objects of one request in an order of its own, and may be cut short."""
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     newest = extend(log, 12)
     store.delete_all([log.path(5), log.path(7)])
-    reader = CommitLog(store, MAIN_BRANCH)
+    reader = CommitLog(store, BRANCH)
     assert [obj.seq for obj in reader.down_to(newest, 1)] == [12, 11, 10, 9, 8]
     prune(store, log, newest, 12, now_us=LONG_AFTER_US, keep=4)
     assert numbers(store) == [1, 9, 10, 11, 12]
 
 
 def test_what_is_no_object_of_the_line_stays(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     newest = extend(log, 16)  # the sixteenth leaves a hint
     spy.put(f"{FOLDER}/notes.json", b"")
     prune(spy, log, newest, 16, now_us=LONG_AFTER_US, keep=1)
@@ -207,23 +210,23 @@ def test_what_is_no_object_of_the_line_stays(spy: Spy) -> None:
 
 def test_a_hint_that_points_at_what_is_pruned_goes_first(spy: Spy) -> None:
     """A writer slept before it left its hint. A sleeper's stray at that number would pass for the newest object."""
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     newest = extend(log, 40)
     spy.put(f"{FOLDER}/{HINT}", b"16")
     prune(spy, log, newest, 40, now_us=LONG_AFTER_US, keep=4)
     assert spy.deleted[0] == f"{FOLDER}/{HINT}"
     spy.put(log.path(16), encode(replace(newest, seq=16, op_id="stray")))
-    assert CommitLog(spy, MAIN_BRANCH).newest() == newest
+    assert CommitLog(spy, BRANCH).newest() == newest
 
 
 def test_a_hint_of_what_stays_is_kept(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     prune(spy, log, extend(log, 40), 40, now_us=LONG_AFTER_US, keep=16)
     assert spy.get(f"{FOLDER}/{HINT}") == b"32"
 
 
 def test_its_points_are_passed_only_where_something_is_pruned(spy: Spy) -> None:
-    log = CommitLog(spy, MAIN_BRANCH)
+    log = CommitLog(spy, BRANCH)
     newest = extend(log, 5)
     seen: list[tuple[str, list[int]]] = []
     actions = {
@@ -245,11 +248,12 @@ def test_history_and_every_old_commit_can_be_read_when_the_line_was_pruned(any_r
     with omniray.open(store.uri, storage_options=any_root.storage_options) as graph:
         insert(graph, *names)
         commits = [entry.commit_id for entry in graph.history()]
-    log = CommitLog(store, MAIN_BRANCH)
+    branch = main_of(store)
+    log = CommitLog(store, branch)
     newest = log.newest_listed()
     assert newest is not None
     prune(store, log, newest, newest.seq, now_us=LONG_AFTER_US, keep=2)
-    assert len(numbers(store)) == 3
+    assert len(numbers(store, branch)) == 3
     with omniray.open(store.uri, storage_options=any_root.storage_options) as graph:
         assert [entry.commit_id for entry in graph.history()] == commits
         at = [people(graph.snapshot(at=commit_id)) for commit_id in reversed(commits)]
@@ -269,29 +273,29 @@ def test_a_sleeper_that_puts_a_pruned_number_is_not_told_that_it_committed(
     any_root: Root, slept_s: float, fate: Fate
 ) -> None:
     store = create_store(any_root)
-    parts = parts_of(store)
+    parts, branch = parts_of(store), main_of(store)
     clock = Clock()
     sleeper = Tip(
-        CommitLog(store, MAIN_BRANCH),
+        CommitLog(store, branch),
         parts.newest(),
         is_folded=parts.manifest.is_folded,
         clock=clock,
         sleep=clock.sleep,
     )
     base = sleeper.newest
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, branch)
     newest = extend(log, 6)
     parts.finaliser.notice(newest)
     parts.finaliser.flush()
     prune(store, log, newest, newest.seq, now_us=LONG_AFTER_US, keep=2)
-    assert base.seq + 1 not in numbers(store)
+    assert base.seq + 1 not in numbers(store, branch)
 
     clock.now_s += slept_s
     commit = Commit(new_ulid(), "Mutation", "ann", 0, ())
     ours = follow(base, op_id=new_ulid(), changed={}, commits=(commit,), finalised_through=0)
     assert sleeper.put(ours) is fate
-    assert base.seq + 1 in numbers(store)  # as a stray
-    assert CommitLog(store, MAIN_BRANCH).newest_listed() == newest
+    assert base.seq + 1 in numbers(store, branch)  # as a stray
+    assert CommitLog(store, branch).newest_listed() == newest
     if fate is Fate.LOST:
         assert sleeper.refresh() == newest
     parts.close()

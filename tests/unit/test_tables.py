@@ -14,48 +14,75 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from omniray.engine.base.errors import StorageError
+from omniray.engine.base.errors import GraphGone, InvariantViolation, StorageError
 from omniray.engine.line.commit_object import Pin
+from omniray.engine.line.graph_identity import PATH as IDENTITY
+from omniray.engine.line.graph_identity import GraphIdentity, encode
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.schema.types import ID, ElementType
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import give_final_name
-from omniray.engine.tables.storage import StagedChange, StagedVersion, TableBirth, TableStorage, VersionTaken
+from omniray.engine.tables.storage import EmptyVersion, StagedChange, StagedVersion, TableStorage, VersionTaken
 from omniray.engine.tables.table import ROWADDR, TAIL_ROWS_MAX, Table
+from omniray.engine.tables.version_names import final_path, history_path, manifest_name, own_path
 from tests.graphs import SCHEMA, files_below, rows_of
 from tests.stores import Root
 
 PERSON = parse_schema(SCHEMA).type("Person")
+PATH = PERSON.first_path
+MAIN_LINE, BRANCH_LINE = "01M0000000000000000000MAEN", "01M0000000000000000000BRAN"
 
 
 @pytest.fixture
 def store(disk: Root) -> ObjectStore:
-    return open_store(f"{disk.uri}/graph")
+    return new_store(disk)
 
 
 @pytest.fixture
 def storage(store: ObjectStore) -> TableStorage:
-    return TableStorage(store)
+    return main_storage(store)
 
 
 @pytest.fixture
 def table(storage: TableStorage, store: ObjectStore) -> Table:
-    return born(storage, store)
+    return created(storage, store)
 
 
-def born(storage: TableStorage, store: ObjectStore) -> Table:
+def new_store(root: Root) -> ObjectStore:
+    """A place where a graph has its identity, and nothing else yet."""
+    store = open_store(f"{root.uri}/graph", root.storage_options)
+    store.put(IDENTITY, encode(GraphIdentity(MAIN_LINE)))
+    return store
+
+
+def main_storage(store: ObjectStore) -> TableStorage:
+    return TableStorage(store, MAIN_LINE, MAIN_LINE)
+
+
+def pin_of(version: int, transaction: str, rows: int, line: str = MAIN_LINE) -> Pin:
+    return Pin("id", PATH, version, transaction, rows, transaction, line, since=version)
+
+
+def pinned(version: StagedVersion, line: str = MAIN_LINE) -> Pin:
+    """The pin of a version that was staged."""
+    return pin_of(version.version, version.transaction, version.rows, line)
+
+
+def created(storage: TableStorage, store: ObjectStore) -> Table:
     """A new table as everybody sees it."""
-    birth = staged_birth(storage, store)
-    give_final_name(store, PERSON.table_key, Pin(1, birth.transaction, 1, 0, staging=birth.staging))
-    return storage.open(PERSON, 1, birth.transaction, 0)
+    first = staged_first(storage, store)
+    pin = pin_of(1, first.transaction, 0)
+    give_final_name(store, MAIN_LINE, PERSON.table_key, pin)
+    return storage.open(PERSON, pin)
 
 
-def staged_birth(storage: TableStorage, store: ObjectStore) -> TableBirth:
-    birth = storage.birth_of(PERSON)
-    for path, data in birth.files.items():
+def staged_first(storage: TableStorage, store: ObjectStore) -> EmptyVersion:
+    first = storage.empty(PERSON, PATH)
+    for path, data in first.files.items():
         store.put(path, data)
-    return birth
+    return first
 
 
 def people(*ids: str, age: int = 0) -> pa.Table:
@@ -71,7 +98,7 @@ def commit(storage: TableStorage, table: Table, change: StagedChange, name: str 
 
 
 def finalise(store: ObjectStore, version: StagedVersion) -> None:
-    give_final_name(store, PERSON.table_key, Pin(version.version, version.transaction, 1, 0, staging=version.staging))
+    give_final_name(store, MAIN_LINE, PERSON.table_key, pinned(version))
 
 
 def ids(table: Table | lance.LanceDataset) -> list[str]:
@@ -87,7 +114,7 @@ def at(table: Table, *wanted: str) -> pa.Table:
 
 
 def plain(storage: TableStorage) -> lance.LanceDataset:
-    return lance.dataset(storage.uri(PERSON))
+    return lance.dataset(storage.uri(PATH))
 
 
 # Invisible, and one more
@@ -140,38 +167,38 @@ def test_versions_are_staged_on_top_of_staged_ones(storage: TableStorage, store:
 
 
 def test_a_staged_version_is_invisible_until_it_has_its_final_name(any_root: Root) -> None:
-    store = open_store(f"{any_root.uri}/graph", any_root.storage_options)
-    storage = TableStorage(store)
-    table = born(storage, store)
+    store = new_store(any_root)
+    storage = main_storage(store)
+    table = created(storage, store)
     staged = commit(storage, table, storage.stage_append(table, people("ann")))
-    reader = lance.dataset(storage.uri(PERSON), storage_options=any_root.storage_options)
+    reader = lance.dataset(storage.uri(PATH), storage_options=any_root.storage_options)
     assert (reader.version, ids(staged.table)) == (1, ["ann"])
-    assert staged.staging.startswith("nodes/Person.lance/_versions/")
+    assert staged.manifest == f"{PATH}/_staged/transaction-2/{manifest_name(2)}"
+    assert ids(main_storage(store).open(PERSON, pinned(staged))) == ["ann"], "readers wait for nobody"
     finalise(store, staged)
-    assert ids(lance.dataset(storage.uri(PERSON), storage_options=any_root.storage_options)) == ["ann"]
-    again = TableStorage(store).open(PERSON, 2, staged.transaction, 1)
-    assert ids(again) == ["ann"]
+    assert ids(lance.dataset(storage.uri(PATH), storage_options=any_root.storage_options)) == ["ann"]
+    assert ids(main_storage(store).open(PERSON, pinned(staged))) == ["ann"]
 
 
-# Birth
+# The first version
 
 
-def test_a_table_whose_birth_is_staged_is_seen_by_nobody_and_empty_once_it_has_its_final_name(
+def test_a_table_that_is_staged_is_seen_by_those_who_know_its_pin_and_by_plain_lance_under_its_final_name(
     storage: TableStorage, store: ObjectStore
 ) -> None:
-    birth = staged_birth(storage, store)
+    first = staged_first(storage, store)
+    pin = pin_of(1, first.transaction, 0)
     with pytest.raises(ValueError, match="not found"):
         plain(storage)
-    with pytest.raises(StorageError):
-        storage.open(PERSON, 1, birth.transaction, 0)
-    give_final_name(store, PERSON.table_key, Pin(1, birth.transaction, 1, 0, staging=birth.staging))
+    assert ids(storage.open(PERSON, pin)) == []
+    give_final_name(store, MAIN_LINE, PERSON.table_key, pin)
     assert (plain(storage).version, ids(plain(storage))) == (1, [])
-    assert plain(storage).read_transaction(1).uuid == birth.transaction
+    assert plain(storage).read_transaction(1).uuid == first.transaction
     assert plain(storage).schema == PERSON.arrow
 
 
-def test_two_births_of_one_table_share_no_name(storage: TableStorage) -> None:
-    one, other = storage.birth_of(PERSON), storage.birth_of(PERSON)
+def test_two_first_versions_of_one_table_share_no_name(storage: TableStorage) -> None:
+    one, other = storage.empty(PERSON, PATH), storage.empty(PERSON, PATH)
     assert one.files.keys() & other.files.keys() == set()
     assert one.transaction != other.transaction
 
@@ -187,25 +214,30 @@ def test_a_foreign_commit_is_noticed_whatever_we_do_on_top_of_the_old_version(
     first = commit(storage, table, storage.stage_append(table, people("ann", "bob")))
     finalise(store, first)
     ours = CHANGES[change](storage, first.table)
-    lance.write_dataset(people("foreign"), storage.uri(PERSON), mode="append")
-    before = list(store.names("nodes/Person.lance/_versions"))
+    lance.write_dataset(people("foreign"), storage.uri(PATH), mode="append")
+    before = manifests(store)
     with pytest.raises(VersionTaken) as taken:
         commit(storage, first.table, ours)
     assert (taken.value.table_key, taken.value.expected) == (PERSON.table_key, 3)
     assert ids(plain(storage)) == ["ann", "bob", "foreign"]
-    assert list(store.names("nodes/Person.lance/_versions")) == before, "no staging name is left"
+    assert manifests(store) == before, "no name of its own is left"
+
+
+def manifests(store: ObjectStore) -> list[str]:
+    return [file.path for file in store.files(PATH) if file.path.endswith(".manifest")]
 
 
 def test_two_attempts_at_one_version_do_not_see_each_other(
     storage: TableStorage, store: ObjectStore, table: Table
 ) -> None:
-    other = TableStorage(store)
+    other = main_storage(store)
     winner = commit(storage, table, storage.stage_append(table, people("winner")), "w")
-    loser = commit(other, other.open(PERSON, 1, "", 0), other.stage_append(table, people("loser")), "l")
+    theirs = other.open(PERSON, pin_of(1, table.transaction, 0))
+    loser = commit(other, theirs, other.stage_append(theirs, people("loser")), "l")
     assert winner.version == loser.version == 2
     finalise(store, winner)
     store.delete_all(other.staged_for_itself(loser))
-    assert ids(other.open(PERSON, 2, winner.transaction, 1)) == ["winner"]
+    assert ids(other.open(PERSON, pinned(winner))) == ["winner"]
     assert ids(plain(storage)) == ["winner"]
 
 
@@ -229,13 +261,13 @@ def test_rows_that_an_intent_brought_along_survive_a_lost_attempt(
     store.delete_all(storage.staged_for_itself(lost))
     again = commit(storage, table, storage.stage_append(table, staged), "again")
     assert ids(again.table) == ["ann"]
-    storage.forget_rows(PERSON, staged)
-    assert files_below(Path(storage.uri(PERSON)) / "data") == []
+    storage.forget_rows(PATH, staged)
+    assert files_below(Path(storage.uri(PATH)) / "data") == []
 
 
 def test_staged_rows_are_read_back_in_order(storage: TableStorage, table: Table) -> None:
     staged = storage.stage_rows(table, numbered(3000))
-    batches = list(storage.read_staged(PERSON, staged))
+    batches = list(storage.read_staged(PERSON, PATH, staged))
     assert pa.Table.from_batches(batches).equals(numbered(3000))
     assert staged.rows == 3000
 
@@ -248,10 +280,83 @@ def test_an_open_table_is_never_pickled(table: Table) -> None:
         pickle.dumps(table)
 
 
-def test_a_version_without_its_final_name_can_t_be_opened(storage: TableStorage, table: Table) -> None:
-    commit(storage, table, storage.stage_append(table, people("ann")))
-    with pytest.raises(StorageError, match="node:Person"):
-        storage.open(PERSON, 2, "", 1)
+@pytest.mark.parametrize("is_final", [True, False], ids=["looked for as final", "looked for by its own name"])
+@pytest.mark.parametrize("where", ["staged", "both names", "final", "archived"])
+def test_a_version_is_opened_by_its_pin_wherever_its_manifest_lies(
+    storage: TableStorage, store: ObjectStore, table: Table, where: str, is_final: bool
+) -> None:
+    staged = commit(storage, table, storage.stage_append(table, people("ann")))
+    pin = pinned(staged)
+    if where != "staged":
+        finalise(store, staged)
+    if where in ("final", "archived"):
+        store.delete(own_path(pin, MAIN_LINE))
+    if where == "archived":
+        store.copy(final_path(PATH, 2), history_path(PATH, 2))
+        store.delete(final_path(PATH, 2))
+    assert ids(main_storage(store).open(PERSON, pin, is_final=is_final)) == ["ann"]
+
+
+def test_a_handle_goes_on_reading_while_its_version_gets_its_final_name_and_is_archived(
+    storage: TableStorage, store: ObjectStore, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(old_versions, "KEPT_VERSIONS", 1)
+    staged = commit(storage, table, storage.stage_append(table, people("ann")))
+    late, later = (main_storage(store).open(PERSON, pinned(staged)) for _ in range(2))
+    finalise(store, staged)
+    store.delete(staged.manifest)
+    assert ids(late) == ["ann"], "nothing was read of it before"
+    following = commit(storage, staged.table, storage.stage_append(staged.table, people("bob")))
+    finalise(store, following)
+    old_versions.archive(store, PATH)
+    assert store.get(final_path(PATH, 2)) is None
+    assert ids(later) == ids(late) == ["ann"]
+
+
+def test_a_version_that_moves_between_two_looks_is_found(
+    storage: TableStorage, store: ObjectStore, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Phase D runs just after its own name was looked for, or just before, whichever is looked for first."""
+    staged = commit(storage, table, storage.stage_append(table, people("ann")))
+    get, own = store.get, staged.manifest
+
+    def overtaken(path: str) -> bytes | None:
+        if path == own and store.get is not get:
+            monkeypatch.setattr(store, "get", get)
+            finalise(store, staged)
+            store.delete(own)
+            return get(path)
+        return get(path)
+
+    for is_final in (False, True):
+        monkeypatch.setattr(store, "get", overtaken)
+        assert ids(main_storage(store).open(PERSON, pinned(staged), is_final=is_final)) == ["ann"]
+        monkeypatch.setattr(store, "get", get)
+        store.copy(final_path(PATH, 2), own)
+        store.delete(final_path(PATH, 2))
+
+
+# Branches
+
+
+def test_a_branch_and_main_make_the_same_number_and_never_see_each_other(
+    storage: TableStorage, store: ObjectStore, table: Table
+) -> None:
+    base = commit(storage, table, storage.stage_append(table, people("ann")))
+    finalise(store, base)
+    branch = TableStorage(store, BRANCH_LINE, MAIN_LINE)
+    theirs = branch.open(PERSON, pinned(base))
+    on_branch = commit(branch, theirs, branch.stage_append(theirs, people("trial")), "b")
+    on_main = commit(storage, base.table, storage.stage_append(base.table, people("main")), "m")
+    finalise(store, on_main)
+    later = commit(branch, on_branch.table, branch.stage_append(on_branch.table, people("later")), "b")
+    assert (on_branch.version, on_main.version, later.version) == (3, 3, 4)
+    assert on_branch.manifest == f"{PATH}/_branches/{BRANCH_LINE}/b-3/{manifest_name(3)}"
+    assert ids(plain(storage)) == ["ann", "main"]
+    reader = TableStorage(store, BRANCH_LINE, MAIN_LINE)
+    assert ids(reader.open(PERSON, pinned(on_branch, BRANCH_LINE))) == ["ann", "trial"]
+    assert ids(reader.open(PERSON, pinned(later, BRANCH_LINE))) == ["ann", "later", "trial"]
+    assert ids(main_storage(store).open(PERSON, pinned(on_main))) == ["ann", "main"]
 
 
 def test_what_the_client_is_asked_beyond_a_new_version_it_does_not_answer(
@@ -270,7 +375,9 @@ def test_what_the_client_is_asked_beyond_a_new_version_it_does_not_answer(
     commit(storage, first.table, storage.stage_append(first.table, people("bob")))
     assert len(set(map(id, clients))) == 2, "one client per attempt"
     own = {name for name in vars(type(clients[0])) if not name.startswith("_")}
-    assert own == {"namespace_id", "create_table_version"}
+    assert own == {"namespace_id", "create_table_version", "describe_table_version", "staged_name"}
+    with pytest.raises(NotImplementedError):
+        clients[0].describe_table_version({"version": 2})
 
 
 # Tails
@@ -388,17 +495,41 @@ def test_addresses_name_the_fragment_and_the_row(storage: TableStorage, table: T
 # Errors
 
 
-def test_a_table_that_is_gone_is_named(storage: TableStorage) -> None:
-    with pytest.raises(StorageError, match="node:Person") as error:
-        storage.open(PERSON, 1, "", 0)
-    assert error.value.facts["table_key"] == PERSON.table_key
+def test_a_pinned_version_that_is_nowhere_is_an_invariant_violation_that_names_it(storage: TableStorage) -> None:
+    with pytest.raises(InvariantViolation, match=r"node:Person: version 7 is pinned.*backup") as error:
+        storage.open(PERSON, pin_of(7, "transaction", 0))
+    assert error.value.facts == {"table_key": PERSON.table_key, "version": 7}
+
+
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_table_of_a_graph_that_is_gone_says_so(
+    storage: TableStorage, store: ObjectStore, table: Table, successor: bool
+) -> None:
+    """The graph's files are no witness of what was lost, once the graph itself is gone."""
+    staged = commit(storage, table, storage.stage_append(table, people("ann")))
+    store.delete_all([file.path for file in store.files("nodes")])
+    if successor:
+        store.put(IDENTITY, encode(GraphIdentity("01M0000000000000000000ATER")))
+    else:
+        store.delete(IDENTITY)
+    with pytest.raises(GraphGone):
+        main_storage(store).open(PERSON, pinned(staged))
+    with pytest.raises(GraphGone):
+        ids(staged.table)
+
+
+def test_a_manifest_that_is_none_is_named(storage: TableStorage, store: ObjectStore, table: Table) -> None:
+    staged = commit(storage, table, storage.stage_append(table, people("ann")))
+    store.put(staged.manifest, b"junk")
+    with pytest.raises(InvariantViolation, match=f"{staged.manifest} is no Lance manifest"):
+        main_storage(store).open(PERSON, pinned(staged))
 
 
 def test_data_that_is_gone_is_an_error_of_the_store(storage: TableStorage, table: Table) -> None:
     staged = storage.stage_rows(table, people("ann"))
-    storage.forget_rows(PERSON, staged)
+    storage.forget_rows(PATH, staged)
     with pytest.raises(StorageError, match="node:Person"):
-        list(storage.read_staged(PERSON, staged))
+        list(storage.read_staged(PERSON, PATH, staged))
 
 
 def test_a_type_is_the_same_by_name_and_by_key() -> None:

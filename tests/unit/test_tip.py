@@ -10,13 +10,23 @@ import pytest
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.line import line_end as tip_module
-from omniray.engine.line.commit_log import HINT, HINT_EVERY, MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import FORMAT, CommitObject, Fate, change_owner, encode, follow, remark
+from omniray.engine.line.commit_log import HINT, HINT_EVERY, CommitLog
+from omniray.engine.line.commit_object import (
+    EMBEDDED,
+    FORMAT,
+    CommitObject,
+    Fate,
+    Remark,
+    change_owner,
+    encode,
+    follow,
+    follow_with,
+)
 from omniray.engine.line.line_end import EXTEND_TRIES_MAX, RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import Clock
-from tests.lines import answering, birth, commit, unreadable
+from tests.lines import BRANCH, birth, commit, recovery
 from tests.stores import Root
 
 
@@ -44,9 +54,9 @@ class Putter:
         return added
 
     def in_line(self) -> list[str]:
-        newest = CommitLog(self.store, MAIN_BRANCH).newest_listed()
+        newest = CommitLog(self.store, BRANCH).newest_listed()
         assert newest is not None
-        return [obj.op_id for obj in reversed(CommitLog(self.store, MAIN_BRANCH).down_to(newest, 1))]
+        return [obj.op_id for obj in reversed(CommitLog(self.store, BRANCH).down_to(newest, 1))]
 
 
 OpenTip = Callable[[], Putter]
@@ -55,7 +65,7 @@ OpenTip = Callable[[], Putter]
 @pytest.fixture
 def store(disk: Root) -> ObjectStore:
     store = open_store(f"{disk.uri}/graph")
-    CommitLog(store, MAIN_BRANCH).put(birth())
+    CommitLog(store, BRANCH).put(birth())
     return store
 
 
@@ -64,7 +74,7 @@ def opened(store: ObjectStore) -> OpenTip:
     """Opens the end of the line as one more process would, which has just read object 1."""
 
     def open_one() -> Putter:
-        log, manifest, clock = CommitLog(store, MAIN_BRANCH), Manifest(store, MAIN), Clock()
+        log, manifest, clock = CommitLog(store, BRANCH), Manifest(store, BRANCH), Clock()
         return Putter(
             store, log, manifest, clock, Tip(log, birth(), is_folded=manifest.is_folded, clock=clock, sleep=clock.sleep)
         )
@@ -85,7 +95,7 @@ def test_what_was_put_is_the_newest_and_others_find_it(opened: OpenTip) -> None:
 
 def test_a_hint_is_left_for_readers_of_a_disk(opened: OpenTip, store: ObjectStore) -> None:
     opened().add(HINT_EVERY - 1)
-    assert store.get(f"__commits/{MAIN_BRANCH}/{HINT}") == str(HINT_EVERY).encode()
+    assert store.get(f"__commits/{BRANCH.ulid}/{HINT}") == str(HINT_EVERY).encode()
 
 
 def test_a_loser_s_newest_stays_until_it_reads_the_line_again(opened: OpenTip) -> None:
@@ -105,17 +115,38 @@ def test_who_was_fenced_can_tell_it_from_somebody_who_was_faster(opened: OpenTip
 # Unclear answers
 
 
+def answering(putter: Putter, *answers: Answer | Exception, apply: bool) -> None:
+    """Puts give these answers, then true ones; with `apply` the first of them takes effect all the same."""
+    put, script = putter.log.put, list(answers)
+
+    def scripted(obj: CommitObject) -> Answer:
+        if not script:
+            return put(obj)
+        if apply and len(script) == len(answers):
+            CommitLog(putter.store, BRANCH).put(obj)
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    putter.log.put = scripted  # type: ignore[method-assign]
+
+
+def _unreadable(seq: int) -> CommitObject:
+    raise StorageError("the store is down")
+
+
 @pytest.mark.parametrize("apply", [True, False], ids=["it had landed", "it had not landed"])
 def test_an_unclear_answer_is_cleared_up_by_reading_and_the_same_object_put_again(opened: OpenTip, apply: bool) -> None:
     putter = opened()
-    answering(putter.log, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
+    answering(putter, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
     assert putter.in_line() == ["op-1", "op-2"]
 
 
 def test_our_own_success_that_comes_back_as_a_refusal_is_a_success(opened: OpenTip) -> None:
     putter = opened()
-    answering(putter.log, Answer.REFUSED, apply=True)
+    answering(putter, Answer.REFUSED, apply=True)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
     assert putter.tip.newest.op_id == "op-2"
 
@@ -123,13 +154,13 @@ def test_our_own_success_that_comes_back_as_a_refusal_is_a_success(opened: OpenT
 def test_an_unclear_answer_to_a_put_that_lost_is_a_loss(opened: OpenTip) -> None:
     slow, fast = opened(), opened()
     fast.add(1)
-    answering(slow.log, Answer.UNCLEAR, apply=False)
+    answering(slow, Answer.UNCLEAR, apply=False)
     assert slow.tip.put(slow.next(20)) is Fate.LOST
 
 
 def test_a_clear_refusal_of_the_first_put_is_told_at_once(opened: OpenTip) -> None:
     putter = opened()
-    answering(putter.log, StorageError("access denied"), apply=False)
+    answering(putter, StorageError("access denied"), apply=False)
     with pytest.raises(StorageError, match="access denied") as refusal:
         putter.tip.put(putter.next(2))
     assert not isinstance(refusal.value, OutcomeUnknown)
@@ -139,7 +170,7 @@ def test_a_clear_refusal_of_the_first_put_is_told_at_once(opened: OpenTip) -> No
 def test_a_refusal_that_hides_a_success_is_a_success(opened: OpenTip) -> None:
     """The SDK lost the answer, tried again with a token that had expired, and told of the second try alone."""
     putter = opened()
-    answering(putter.log, StorageError("the session token has expired"), apply=True)
+    answering(putter, StorageError("the session token has expired"), apply=True)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
 
 
@@ -147,15 +178,15 @@ def test_a_refusal_behind_which_nobody_can_look_is_an_unknown_outcome(
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     putter = opened()
-    answering(putter.log, StorageError("the session token has expired"), apply=True)
-    monkeypatch.setattr(putter.log, "read", unreadable)
+    answering(putter, StorageError("the session token has expired"), apply=True)
+    monkeypatch.setattr(putter.log, "read", _unreadable)
     with pytest.raises(OutcomeUnknown):
         putter.tip.put(putter.next(2))
 
 
 def test_a_clear_refusal_after_an_unclear_answer_clears_nothing_up(opened: OpenTip) -> None:
     putter = opened()
-    answering(putter.log, Answer.UNCLEAR, StorageError("access denied"), apply=False)
+    answering(putter, Answer.UNCLEAR, StorageError("access denied"), apply=False)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
     assert putter.in_line() == ["op-1", "op-2"]
 
@@ -165,8 +196,8 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_that_names_the_commi
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch, apply: bool
 ) -> None:
     putter = opened()
-    answering(putter.log, *[Answer.UNCLEAR] * 1000, apply=apply)
-    monkeypatch.setattr(putter.log, "read", unreadable)
+    answering(putter, *[Answer.UNCLEAR] * 1000, apply=apply)
+    monkeypatch.setattr(putter.log, "read", _unreadable)
     with pytest.raises(OutcomeUnknown, match=r"graph\.outcome") as unknown:
         putter.tip.put(putter.next(2))
     assert unknown.value.facts == {"txn_id": "commit-000002"}
@@ -178,10 +209,10 @@ def test_an_object_without_commits_whose_answer_stays_unclear_is_named_by_its_op
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     putter = opened()
-    answering(putter.log, *[Answer.UNCLEAR] * 1000, apply=False)
-    monkeypatch.setattr(putter.log, "read", unreadable)
+    answering(putter, *[Answer.UNCLEAR] * 1000, apply=False)
+    monkeypatch.setattr(putter.log, "read", _unreadable)
     with pytest.raises(OutcomeUnknown) as unknown:
-        putter.tip.put(remark(birth(), op_id="remark"))
+        putter.tip.put(follow_with(birth(), Remark("remark")))
     assert unknown.value.facts == {"txn_id": "remark"}
 
 
@@ -197,7 +228,7 @@ def test_an_object_of_a_newer_format_at_our_number_stops_the_putter(opened: Open
 
 
 def prune(store: ObjectStore, through: int) -> None:
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, BRANCH)
     for seq in range(1, through + 1):
         store.delete(log.path(seq))
 
@@ -205,7 +236,7 @@ def prune(store: ObjectStore, through: int) -> None:
 def slept(opened: OpenTip, store: ObjectStore) -> Putter:
     """One that knows only object 1, which was folded and pruned with those after it while others put some."""
     sleeper, others = opened(), opened()
-    others.manifest.fold([birth(), *others.add(5)])
+    others.manifest.fold([birth(), *others.add(5)], named_through=6)
     prune(store, 4)
     sleeper.clock.now_s += RETENTION_S
     return sleeper
@@ -215,7 +246,7 @@ def test_a_sleeper_does_not_believe_a_put_of_a_number_that_was_pruned(opened: Op
     sleeper = slept(opened, store)
     ours = sleeper.next(20)
     assert sleeper.tip.put(ours) is Fate.LOST
-    assert CommitLog(store, MAIN_BRANCH).read(2) == ours, "the store has it, beside the line"
+    assert CommitLog(store, BRANCH).read(2) == ours, "the store has it, beside the line"
     assert sleeper.tip.refresh().op_id == "op-6"
     assert sleeper.tip.put(sleeper.next(20)) is Fate.LANDED
 
@@ -259,7 +290,7 @@ def test_a_sleeper_whose_commit_was_folded_and_pruned_meanwhile_finds_it_in_the_
 
     def others_go_on(landed: CommitObject) -> None:
         others.tip.refresh()
-        others.manifest.fold([birth(), landed, *others.add(3)])
+        others.manifest.fold([birth(), landed, *others.add(3)], named_through=5)
         prune(store, 4)
 
     asleep_after_its_put(sleeper, others_go_on)
@@ -277,7 +308,7 @@ def test_a_sleeper_s_object_without_commits_that_can_t_be_found_any_more_is_to_b
         prune(store, 4)
 
     asleep_after_its_put(sleeper, others_go_on)
-    assert sleeper.tip.put(remark(birth(), op_id="remark")) is Fate.LOST
+    assert sleeper.tip.put(follow_with(birth(), Remark("remark"))) is Fate.LOST
 
 
 def test_a_sleeper_that_can_t_read_the_line_does_not_know_what_became_of_its_put(
@@ -304,7 +335,7 @@ def test_what_is_extended_is_built_anew_on_top_of_whoever_was_faster(opened: Ope
         if len(built_on) <= 2:
             fast.tip.refresh()
             fast.add(1)
-        return remark(newest, op_id="remark")
+        return follow_with(newest, Remark("remark"))
 
     landed = slow.tip.extend(build)
     assert built_on == ["op-1", "op-2", "op-3"]
@@ -326,7 +357,7 @@ def test_who_loses_every_race_gives_up(opened: OpenTip) -> None:
     def always_late(newest: CommitObject) -> CommitObject:
         fast.tip.refresh()
         fast.add(1)
-        return remark(newest, op_id="remark")
+        return follow_with(newest, Remark("remark"))
 
     with pytest.raises(StorageError, match=f"lost {EXTEND_TRIES_MAX} races"):
         slow.tip.extend(always_late)
@@ -340,13 +371,58 @@ def test_what_may_be_said_again_and_gets_no_clear_answer_has_failed_and_names_no
     monkeypatch.setattr("omniray.engine.line.line_end.UNCLEAR_TIMEOUT_S", 0.0)
     monkeypatch.setattr(CommitLog, "put", lambda self, obj: Answer.UNCLEAR)
     with pytest.raises(StorageError, match="changes no table; try again") as refused:
-        opened().tip.extend(lambda newest: remark(newest, op_id="remark"))
+        opened().tip.extend(lambda newest: follow_with(newest, Remark("remark")))
     assert not isinstance(refused.value, OutcomeUnknown)
 
 
 def test_an_object_that_may_not_follow_is_not_put(opened: OpenTip) -> None:
     process = opened()
-    stranger = replace(remark(process.tip.newest, op_id="stranger"), owner="somebody else")
+    stranger = replace(follow_with(process.tip.newest, Remark("stranger")), owner="somebody else")
     with pytest.raises(InvariantViolation, match="a bug in omniray"):
         process.tip.put(stranger)
     assert process.in_line() == ["op-1"]
+
+
+# Recording and raising
+
+
+def test_a_remark_is_made_anew_of_whoever_was_faster_and_recorded_once(opened: OpenTip) -> None:
+    slow, fast = opened(), opened()
+    built_on: list[str] = []
+
+    def build(newest: CommitObject) -> Remark:
+        built_on.append(newest.op_id)
+        if len(built_on) == 1:
+            fast.tip.refresh()
+            fast.add(1)
+        return Remark("remark", recoveries=(recovery("op-0"),), withdrawn=(newest.op_id,))
+
+    landed = slow.tip.record(build)
+    assert landed is not None
+    assert (landed, landed.seq) == (slow.tip.newest, 3)
+    assert (landed.recoveries, landed.withdrawn) == ((recovery("op-0"),), ("op-2",))
+    assert slow.in_line() == ["op-1", "op-2", "remark"]
+
+
+def test_where_there_is_nothing_to_remark_nothing_is_put(opened: OpenTip) -> None:
+    process = opened()
+    assert process.tip.record(lambda newest: None) is None
+    assert process.in_line() == ["op-1"]
+
+
+@pytest.mark.parametrize(
+    ("above", "owner", "epoch"),
+    [
+        pytest.param(1, EMBEDDED, 2, id="begun in this epoch"),
+        pytest.param(0, EMBEDDED, 1, id="begun in an older epoch, so fenced already"),
+        pytest.param(1, "coordinator-1", 1, id="somebody else's line"),
+    ],
+)
+def test_an_epoch_is_raised_by_its_owner_and_only_where_something_is_to_be_fenced(
+    opened: OpenTip, above: int, owner: str, epoch: int
+) -> None:
+    process = opened()
+    process.tip.raise_epoch(above, owner)
+    newest = CommitLog(process.store, BRANCH).newest_listed()
+    assert newest is not None
+    assert (newest.epoch, newest.owner, newest.seq) == (epoch, EMBEDDED, epoch)

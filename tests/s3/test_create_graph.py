@@ -7,10 +7,10 @@ import pytest
 from tests.graphs import insert, new_graph, people
 from tests.kit.s3server import Fault, S3Server
 from tests.stores import Root
-from tests.unit.test_birth import *  # noqa: F403
+from tests.unit.test_create_graph import *  # noqa: F403
 
 
-@pytest.mark.parametrize("place", ["probe", "recovery", "commits", "schema_state"])
+@pytest.mark.parametrize("place", ["probe", "recovery", "commits", "schema", "graph.json"])
 def test_a_lost_answer_at_birth_is_not_taken_for_somebody_else(server: S3Server, place: str) -> None:
     """Fault: the put took effect and its answer is lost; asked again, the store refuses. Oracle: the graph is there."""
     server.reset()
