@@ -15,7 +15,7 @@ from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.store.object_store import ObjectStore
 from tests.graphs import Parts, parts_of
 
-_OF_THE_DEAD = frozenset({"uri", "lance_options", "lists_newest_first", "lance_path", "close"})
+_OF_THE_DEAD = frozenset({"uri", "lance_options", "lists_newest_first", "local_root", "lance_path", "close"})
 
 
 class Crashed(BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeVar
 
 from omniray.engine.base.errors import StorageError
@@ -81,6 +82,10 @@ class FaultyStore:
     @property
     def lists_newest_first(self) -> bool:
         return self.inner.lists_newest_first
+
+    @property
+    def local_root(self) -> Path | None:
+        return self.inner.local_root
 
     def lance_path(self, path: str) -> str:
         return self.inner.lance_path(path)
