@@ -59,7 +59,7 @@ PHASE_D = (
     "D_AFTER_SIDECARS",
 )
 BOOL = st.booleans()
-NOWHERE = Point.INIT_BEFORE_PUT  # where none of these processes comes
+NOWHERE = Point.INIT_BEFORE_IDENTITY  # where none of these processes comes
 COMING_AND_GOING = st.sampled_from(("start", "stop", "flush", "notice", "sweep", "sweep and die"))
 SMALL = st.integers(0, POOL - 1)
 NTH = st.sampled_from((1, 1, 2))
