@@ -164,6 +164,8 @@ class Recoverer:
         """Names are looked for as own, final, then own again, since Phase D may run meanwhile."""
         pin = newest.pins[table_key]
         own = own_path(pin, self._branch.graph_id)
+        if pin.line != self._branch.graph_id:  # of another branch than main: the final name of its number is main's
+            return TableFacts(pin.version, head, FinalName.ABSENT, has_own_name=self._store.get(own) is not None)
         if newest.is_final(pin):
             return TableFacts(pin.version, head, FinalName.OURS, has_own_name=False)
         has_own_name = self._store.get(own) is not None
