@@ -40,6 +40,7 @@ from omniray.engine.recovery import recoverer
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables import old_versions
+from omniray.engine.tables.final_names import FinalName, observe_final_name
 from omniray.engine.writes import lease
 from tests import foreign
 from tests.graphs import create_store, main_of
@@ -320,6 +321,12 @@ class World:
     def write_behind_our_back(self, name: str, age: int) -> None:
         """Append a person with plain Lance."""
         foreign.write(self.store, foreign.people(name, age=age))
+
+    def is_a_name_taken(self) -> bool:
+        """Whether a foreign writer has the final name of a version that the line pins."""
+        line = self.log.down_to(self.newest(), 1)
+        pins = (pin for obj in line for pin in obj.introduced().values())
+        return any(observe_final_name(self.store, pin) is FinalName.FOREIGN for pin in pins)
 
     def has_drifted(self) -> bool:
         """Whether a table is in need of repair, in the eyes of a process that has just come."""
