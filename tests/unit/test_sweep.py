@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from ulid import ULID
 
 import omniray
 from omniray.engine.base.errors import LineOwned, TableDrift
@@ -430,6 +431,38 @@ def test_a_sweep_that_is_cut_short_leaves_the_rest_to_the_next(on_disk: Swept, m
     with armed({Point.SWEEP_AFTER_DELETE: Action(fail, nth=2)}), pytest.raises(FailpointHit):
         on_disk.sweep()
     assert len(on_disk.still_there()) == len(on_disk.left) - 2
+    on_disk.sweep()
+    assert on_disk.still_there() == []
+
+
+# Sidecars that can't be read
+
+
+def operation_of(days_ago: float) -> str:
+    """The id of an operation that began so long ago."""
+    return str(ULID.from_timestamp(time.time() - days_ago * 24 * 3600))
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_what_is_younger_than_a_sidecar_that_can_t_be_read_is_spared(
+    on_disk: Swept, monkeypatch: pytest.MonkeyPatch, has_guard: bool, dry_run: bool
+) -> None:
+    """Nobody knows which tables it speaks of. The twin does not ask, and takes what it may have announced."""
+    if not has_guard:
+        monkeypatch.setattr(Sidecars, "unreadable_since_us", lambda self: None)
+    unreadable = operation_of(days_ago=2)
+    on_disk.store.put(f"__recovery/{unreadable}.json", b"{")
+    orphans = {file.path for table in on_disk.sweep(dry_run=dry_run).tables for file in table.orphans}
+    assert not orphans & set(on_disk.left) if has_guard else orphans >= set(on_disk.left)
+    aside = f"__recovery/unreadable/{unreadable}.json"
+    assert (aside in on_disk.paths()) != dry_run, "a dry run moves nothing"
+    again = on_disk.sweep(dry_run=dry_run)  # by now it has been set aside
+    assert not set(on_disk.left) & {file.path for table in again.tables for file in table.orphans} or not has_guard
+
+
+def test_what_is_older_than_a_sidecar_that_can_t_be_read_is_swept(on_disk: Swept) -> None:
+    on_disk.store.put(f"__recovery/{operation_of(days_ago=0)}.json", b"{")
     on_disk.sweep()
     assert on_disk.still_there() == []
 
