@@ -161,4 +161,4 @@ def _staged(store: ObjectStore, at_kill: Evidence) -> list[str]:
     marks = {table.transaction_uuid for table in announced}
     marks |= {pin.transaction for obj in _line(store) for pin in obj.pins.values()}
     staged = (file.path for path in TABLES.values() for file in store.files(f"{path}/{STAGED}"))
-    return [path for path in staged if path.split("/")[-2] in marks]
+    return [path for path in staged if path.endswith(".manifest") and path.split("/")[-2] in marks]

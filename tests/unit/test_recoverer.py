@@ -8,27 +8,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
 import omniray
-from omniray.engine.base.errors import InvariantViolation, LineOwned
+from omniray.engine.base.errors import GraphExists, InvariantViolation, LineOwned
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.line.commit_object import EMBEDDED, RECOVERY_ACTOR
 from omniray.engine.line.owner import Incarnation, take_over
-from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.line.sidecar import SidecarIntent, Sidecars
 from omniray.engine.recovery import recoverer as recoverer_module
 from omniray.engine.recovery.recoverer import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.lease import Lease
 from tests.foreign import append, plain_ids, repair_of
-from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
+from tests.graphs import CITY, PERSON, SCHEMA, Parts, create_store, insert, parts_of, people
 from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staged_versions, wounds
-from tests.mortal import crash
+from tests.mortal import MortalStore, crash, dying_at
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -184,6 +186,57 @@ def test_a_pinned_version_that_is_nowhere_aborts_loudly_and_everything_is_kept(
         assert reader.snapshot().table("City")["name"].to_pylist() == ["lost"]
     store.put(lost, data)
     assert recovered(opened()) == RecoveryReport(rolled_forward=(left,), rolled_back=(second,))
+    assert wounds(store) == []
+
+
+BEFORE_THE_GRAPH = [
+    Point.A_AFTER_SIDECAR, Point.B_AFTER_TABLE, Point.C_BEFORE_PUT, Point.C_AFTER_PUT, Point.INIT_BEFORE_IDENTITY,
+]  # fmt: skip
+
+
+def die_creating(root: Root, point: Point) -> ObjectStore:
+    """A creator dies at a point; the store where its graph would have been."""
+    store = open_store(f"{root.uri}/graph", root.storage_options)
+    its_own = MortalStore(store)
+    with dying_at(its_own, point):
+        create_graph(cast(ObjectStore, its_own), SCHEMA, actor="first")
+    assert its_own.is_dead
+    return store
+
+
+@pytest.mark.parametrize("point", BEFORE_THE_GRAPH)
+def test_a_creator_that_died_before_its_graph_was_there_is_in_nobody_s_way_and_is_cleared_away(
+    any_root: Root, point: Point
+) -> None:
+    store = die_creating(any_root, point)
+    left = Sidecars(store).listed()
+    create_graph(store, SCHEMA, actor="second")
+    healer = parts_of(store, is_dead=everybody_is_dead)
+    assert recovered(healer) == RecoveryReport(rolled_back=tuple(left))
+    add(healer, "ann")
+    told = healer.lineage.recoveries(None)
+    assert [(one.operation_id, one.recovery_kind, one.sidecar_writer_kind) for one in told] == [
+        (one, "RolledBack", "Init") for one in left
+    ]
+    assert [one.recovery_for_actor for one in told] == ["first"] * len(left)
+    healer.close()
+    assert healer.newest().epoch == 1, "nobody had to be fenced"
+    assert {file.path.split("/")[1] for file in store.files("__commits")} == {healer.branch.graph_id}
+    if left:  # else it died before its sidecar was there, and what it staged is the sweep's
+        assert staged_versions(store) == staged_versions(store, "nodes/City.lance") == []
+    assert plain_ids(store) == ["ann"]
+    assert wounds(store) == []
+
+
+def test_a_creator_that_died_after_its_graph_was_there_has_created_it(any_root: Root) -> None:
+    store = die_creating(any_root, Point.INIT_AFTER_IDENTITY)
+    with pytest.raises(GraphExists):
+        create_graph(store, SCHEMA)
+    healer = parts_of(store, is_dead=everybody_is_dead)
+    (left,) = healer.sidecars.listed()
+    assert recovered(healer) == RecoveryReport(rolled_forward=(left,))
+    healer.close()
+    assert plain_ids(store) == []
     assert wounds(store) == []
 
 
