@@ -293,10 +293,11 @@ class Graph(GraphReader):
         with `Withdrawn`. Where that can't be seen to, in a graph that was opened read-only or whose line belongs to a
         coordinator, a write that is not found raises `OutcomeUnknown`.
         """
-        if self._read_only or self._branch.tip.newest.owner != self._owner:
+        if self._read_only:
             return super().outcome(txn_id)
+        self._refuse_fork()
         txn_id = checked_txn_id(txn_id)
-        found = self._branch.lineage.commit(txn_id)
+        found = self._branch.lineage.commit(txn_id)  # which reads the newest object: it says who owns the line now
         if found is None:
             if self._branch.tip.newest.owner != self._owner:
                 raise self._undecided(txn_id, "ask the coordinator of this branch")

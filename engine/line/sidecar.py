@@ -188,9 +188,11 @@ class Sidecars:
             self._store.delete(self.path(operation_id))
 
     def unreadable_since_us(self) -> int | None:
-        """When the oldest operation began whose sidecar can't be read; None if all can."""
-        aside = (file.path.rpartition("/")[2].removesuffix(_SUFFIX) for file in self._store.files(UNREADABLE))
-        there = [one for one in self.listed() if self._read_only and self.read(one) is None]
+        """When the oldest operation began whose sidecar can't be read, now or earlier; None if all can."""
+        listed = self.listed()
+        read = {sidecar.operation_id for sidecar in self.read_all(listed)}  # first: it sets aside what can't be read
+        there = [one for one in listed if self._read_only and one not in read]
+        aside = [file.path.rpartition("/")[2].removesuffix(_SUFFIX) for file in self._store.files(UNREADABLE)]
         began = [int(ULID.from_str(one).milliseconds) * 1000 for one in (*aside, *there) if is_ulid(one)]
         return min(began, default=None)
 

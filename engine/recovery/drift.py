@@ -115,6 +115,8 @@ def sight(branch: OpenBranch, newest: Callable[[], CommitObject], table_keys: It
     that is believed only of the newest object.
     """
     wanted = [_known(branch, table_key) for table_key in table_keys]
+    if not branch.branch.is_main:  # its versions have no names that a foreign writer could take
+        return Sighting(newest(), (), ())
     for _ in range(LOOKS_MAX):
         named_through = branch.manifest.folded().named_through  # before HEAD: these names are final by then
         line = newest()
@@ -176,8 +178,8 @@ def _facts(branch: OpenBranch, pin: Pin, head: int, is_final: bool, unfinished: 
         name = FinalName.FOREIGN
     elif names:
         name = names[-1]
-    else:
-        name = FinalName.OURS if head >= pin.version else FinalName.ABSENT
+    else:  # HEAD was read before the line: a version that came in between is beyond it
+        name = FinalName.OURS if head >= pin.version else observe_final_name(branch.store, pin)
     if name is not FinalName.ABSENT or is_final:
         return TableFacts(pin.version, head, name, has_own_name=False)
     has_own_name = branch.store.get(own_path(pin, branch.graph_id)) is not None

@@ -1,7 +1,7 @@
 """Recovery: finds operations that their owners left, and finishes them or clears them away.
 
     observe    read what is durable: HEAD of the tables, then the line, then the names of pinned versions
-    decide     pure, in `recovery.py`
+    decide     pure, in `rules.py`
     apply      roll forward: Phase D of everything above `finalised_through`, in order
                roll back: delete what was staged; there is nothing to restore
     record     one `Recovery` per operation in the line, folded into the audit table
@@ -164,6 +164,8 @@ class Recoverer:
         """Names are looked for as own, final, then own again, since Phase D may run meanwhile."""
         pin = newest.pins[table_key]
         own = own_path(pin, self._branch.graph_id)
+        if pin.line != self._branch.graph_id:  # of another branch than main: the final name of its number is main's
+            return TableFacts(pin.version, head, FinalName.ABSENT, has_own_name=self._store.get(own) is not None)
         if newest.is_final(pin):
             return TableFacts(pin.version, head, FinalName.OURS, has_own_name=False)
         has_own_name = self._store.get(own) is not None
@@ -231,9 +233,7 @@ class Recoverer:
             drifted = self._finish_phase_d(tip)
             awaiting += [case for case in forward if not drifted.isdisjoint(case.classes)]
             forward = [case for case in forward if drifted.isdisjoint(case.classes)]
-        for case in back + (
-            forward if self._branch.branch.is_main else []
-        ):  # a branch's versions have one name for good
+        for case in back + self._renamed(forward):
             self._clear_staging(case.sidecar)
         if not self._record(tip, forward + back):
             return RecoveryReport(left=left + _ids(forward + back), awaiting_repair=_ids(awaiting))
@@ -248,6 +248,10 @@ class Recoverer:
         except TableDrift as drift:
             log.warning("event=recovery_waits error=%s", drift)
         return frozenset(self._finaliser.drifted())
+
+    def _renamed(self, forward: list[_Case]) -> list[_Case]:
+        """Those whose versions have final names by now; a branch's versions have one name, for good."""
+        return forward if self._branch.branch.is_main else []
 
     def _clear_staging(self, sidecar: Sidecar) -> None:
         """Delete the versions that an operation staged: it never happened, or they have their final names.

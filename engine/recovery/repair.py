@@ -4,7 +4,7 @@
     discard   the tables hold what the graph acknowledged; foreign versions stay where they are, below a newer one
 
 Both end in operations like any other: a sidecar, one object of the line, Phase D. Names that a foreign writer took are
-given back apart from that (`reclaim.py`): it is recorded in the line first, so that it can't happen silently, and may
+given back apart from that (`names.py`): it is recorded in the line first, so that it can't happen silently, and may
 be done any number of times. So a repair that was killed is finished by running it again.
 """
 

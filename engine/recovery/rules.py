@@ -1,6 +1,6 @@
 """What a recovery makes of an operation that somebody left: pure functions from durable facts to one decision.
 
-    facts      what is in the store about a sidecar's operation and its tables (`heal.py` observes them)
+    facts      what is in the store about a sidecar's operation and its tables (`recoverer.py` observes them)
     classify   what became of each table
     decide     what to do about the operation as a whole
 

@@ -300,7 +300,8 @@ class TableStorage:
     ) -> StagedVersion:
         """Phase B for one table: a real Lance commit, on the table's mirror, whose manifest gets a name of its own."""
         expected = table.version + 1
-        manifest = f"{self.own_folder(table.path, transaction)}/{manifest_name(expected)}"
+        folder = self.own_folder(table.path, transaction)
+        manifest = f"{folder}/{manifest_name(expected)}"
         made = lance.Transaction(table.version, change.operation, transaction)
         try:
             with storage_errors(table.type):
@@ -312,6 +313,7 @@ class TableStorage:
         found = max(int(mirrored.mirror.dataset.version), final + 1)
         if found != expected:
             self._store.delete(manifest)
+            self._store.delete_empty_folders(folder)
             raise VersionTaken(table.type.table_key, expected, found)
         own = [manifest, *_own_files(table.path, made, change)]
         brought = [] if change.inline is not None else _data_files(table.path, made)

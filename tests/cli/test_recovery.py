@@ -70,7 +70,7 @@ def leave(store: ObjectStore, point: Point, name: str = "ghost", by: Process = D
     """Have a process die at a point while it inserts a person; the id of the operation that it left."""
 
     def insert(parts: Parts) -> None:
-        parts.writer._stager._process = by
+        parts.writer.attempts._process = by
         parts.writer.commit(Adding(parts.schema, {PERSON: [name]}))
 
     before = set(parts_of(store).sidecars.listed())

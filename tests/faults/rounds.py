@@ -23,6 +23,7 @@ from omniray.coordinator.stress.request_faults import RequestFault, Seen
 from omniray.engine.base.errors import OutcomeUnknown, StorageError
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.faults.clients import impatience, impatient
@@ -35,7 +36,7 @@ ROWS = {"Person": 2, "City": 1, "Knows": 1}
 _NUMBER = re.compile(r"write-(\d+)")
 _CHANGING = re.compile(
     r"[0-9a-f]{50}"  # Lance's data files
-    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # Lance's transactions and staging names
+    r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # Lance's transactions
     r"|[0-9A-HJKMNP-TV-Z]{26}"  # ULIDs
     r"|\d{20}"  # versions, and numbers of the line
     r"|(?<=/)\d+(?=-)"  # the version that a transaction read
@@ -131,7 +132,7 @@ class Field:
 
     def learn(self) -> list[Step]:
         """The requests of a write that nothing stands in the way of, Phase D included."""
-        with Graph(self.patient, read_only=False) as graph:
+        with Graph(open_branch(self.patient), read_only=False) as graph:
             self.proxy.watch()
             _ask(graph, self.writes, new_ulid())
             self.writes += 1
@@ -141,7 +142,7 @@ class Field:
         """Break one request of one write, heal, and compare what was told with what is true."""
         number, txn_id = self.writes, new_ulid()
         answer = self._under(fault, number, txn_id)
-        with Graph(self.patient, read_only=False, grace_s=AT_ONCE_S) as graph:
+        with Graph(open_branch(self.patient), read_only=False, grace_s=AT_ONCE_S) as graph:
             there = self._judge(graph, answer, number, txn_id)
             graph.load(records(number), txn_id=txn_id)
             self.writes += 1
@@ -155,7 +156,7 @@ class Field:
     def go_on(self, fault: RequestFault) -> None:
         """Break one request of one write, then ask again and write on with the same handle, as a caller that lives."""
         number, txn_id = self.writes, new_ulid()
-        with impatience(), Graph(self.hasty, read_only=False) as graph:
+        with impatience(), Graph(open_branch(self.hasty), read_only=False) as graph:
             self.proxy.arm(fault)
             _ask(graph, number, txn_id)
             with contextlib.suppress(StorageError):
@@ -164,7 +165,7 @@ class Field:
             graph.load(records(number), txn_id=txn_id)
             graph.load(records(number + 1))
         self.writes += 2
-        with Graph(self.patient, read_only=False, grace_s=AT_ONCE_S) as healed:
+        with Graph(open_branch(self.patient), read_only=False, grace_s=AT_ONCE_S) as healed:
             self._check_settled(healed)
         self._check_left_behind()
 
@@ -174,7 +175,7 @@ class Field:
 
     def _under(self, fault: RequestFault, number: int, txn_id: str) -> Answer:
         with impatience():
-            graph = Graph(self.hasty, read_only=False)
+            graph = Graph(open_branch(self.hasty), read_only=False)
             self.proxy.arm(fault)
             try:
                 return _ask(graph, number, txn_id)

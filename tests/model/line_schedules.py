@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Generator, Iterable
 
 from omniray.engine.line import commit_object as line
-from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Fate, Pin, Recovery
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Fate, Pin, Recovery, Remark, SchemaRef
 from omniray.engine.recovery.rules import RECORDED_AS, Decision, OperationFacts, epoch_of
 from omniray.engine.store.object_store import Answer
 from tests.model.line_world import Rules, Violation, World
@@ -23,6 +23,10 @@ KEYS = ("a", "b", "c")
 
 class Doubt(Exception):
     """No clear answer for too long: the put may land yet, and what was announced is left to a recovery."""
+
+
+def _pin(version: int) -> Pin:
+    return Pin("T", "nodes/T.lance", version, f"t{version}", 0, content=f"t{version}")
 
 
 # Putting
@@ -75,7 +79,7 @@ def _attempt(
     world: World, base: CommitObject, read_at: int, by: str, commit: Commit
 ) -> Generator[None, None, tuple[CommitObject, Fate]]:
     """One operation: announced by its sidecar, then put; a loser clears away what it announced."""
-    changed = {"T": Pin(base.pins["T"].version + 1, f"t{base.seq + 1}", base.seq + 1, 0)}
+    changed = {"T": _pin(base.pins["T"].version + 1)}
     op_id = f"{commit.commit_id}@{world.now}"
     ours = world.rules.follow(base, op_id=op_id, changed=changed, commits=(commit,), finalised_through=0)
     world.sidecars[op_id] = base.epoch
@@ -242,7 +246,7 @@ def _record(world: World, name: str, op_id: str, decision: Decision) -> Callable
         if newest.owner != EMBEDDED or (op_id in told and world.rules.sees_what_is_recorded):
             return None
         recovery = Recovery(op_id, RECORDED_AS[decision], "", "Mutation", {}, world.now)
-        return world.rules.remark(newest, op_id=f"{name} records@{world.now}", recoveries=(recovery,))
+        return world.rules.follow_with(newest, Remark(f"{name} records@{world.now}", recoveries=(recovery,)))
 
     return build
 
@@ -304,9 +308,10 @@ def run(seed: int, rules: Rules | None = None, steps: int = 600) -> World:
     """One schedule; raises `Violation` where a promise breaks."""
     rng = random.Random(seed)
     world = World(rng, rules or Rules(), fault=rng.choice([0.0, 0.05, 0.12]))
-    birth = CommitObject(1, "", "birth", 1, EMBEDDED, {"T": Pin(1, "t1", 1, 0)}, finalised_through=1)
-    world.apply(birth)
-    world.folded.append(birth)
+    nothing_yet = line.before_first("main", SchemaRef("file", "hash", 1))
+    first = line.follow(nothing_yet, op_id="first", changed={"T": _pin(1)}, commits=(), finalised_through=1)
+    world.apply(first)
+    world.folded.append(first)
     writers: list[Steps] = [writer(world, f"w{n}", _wishes(rng)) for n in range(rng.randint(2, 4))]
     others: list[Steps] = [folder(world), reader(world)]
     others += [recoverer(world, f"recovery{n}") for n in range(rng.choice([0, 1, 2]))]

@@ -28,7 +28,7 @@ class Rules:
 
     follow: Callable[..., CommitObject] = line.follow
     change_owner: Callable[..., CommitObject] = line.change_owner
-    remark: Callable[..., CommitObject] = line.remark
+    follow_with: Callable[..., CommitObject] = line.follow_with
     fate: Callable[[CommitObject, Answer, CommitObject | None], Fate] = line.fate
     believable: Callable[[float, float], bool] = line.believable
     may_answer: Callable[[CommitObject, CommitObject], bool] = line.may_answer

@@ -27,23 +27,23 @@ from omniray.engine import writer
 from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, TableDrift
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.process import Process
-from omniray.engine.commit import phase_d as finalise
-from omniray.engine.commit import staging
+from omniray.engine.commit import attempt, phase_d, staging
 from omniray.engine.graph import Graph
 from omniray.engine.history import audit
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line import owner
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, encode, unlawful
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.line.sidecar import Sidecars
-from omniray.engine.recovery import recoverer as heal
-from omniray.engine.recovery import repair
+from omniray.engine.recovery import recoverer
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
-from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import old_versions
+from omniray.engine.tables.final_names import FinalName, observe_final_name
 from omniray.engine.writes import lease
 from tests import foreign
-from tests.graphs import create_store
+from tests.graphs import create_store, main_of
 from tests.healing import wounds
 from tests.kit.faulty_store import Crashed, FaultyStore
 from tests.kit.mortal import dying_at
@@ -51,14 +51,14 @@ from tests.recovery.rows import NOTHING, TABLES, Deed, Rows, after, read_rows
 from tests.stores import Root
 
 NEVER_S = 1e6
-BIRTH = "Init"
+CREATION = "Init"
 _DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # deaths here are not the machine's
 _FIRST = Process("this machine", 0, "1")
 
 
 @functools.cache
-def _newborn() -> tempfile.TemporaryDirectory[str]:
-    """A graph just after its birth, to be copied."""
+def _new_graph() -> tempfile.TemporaryDirectory[str]:
+    """A graph just after its creation, to be copied."""
     folder = tempfile.TemporaryDirectory(dir=_DIR)
     create_store(Root(folder.name, {}))
     return folder
@@ -76,6 +76,9 @@ class InTurn:
         except BaseException as error:
             done.set_exception(error)
         return done
+
+    def map(self, task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
+        return map(task, *arguments)
 
     def shutdown(self) -> None: ...
 
@@ -117,21 +120,21 @@ class World:
     patch: pytest.MonkeyPatch = field(default_factory=pytest.MonkeyPatch)
 
     def __post_init__(self) -> None:
-        for module in (staging, lease, repair, owner):
+        for module in (attempt, lease, owner):
             self.patch.setattr(module, "this_process", lambda: self.acting)
-        for module in (heal, owner):
+        for module in (recoverer, owner):
             self.patch.setattr(module, "is_known_dead", lambda process: process in self.known_dead)
-        for module in (writer, finalise):
+        for module in (writer, phase_d, staging):
             self.patch.setattr(module, "ThreadPoolExecutor", InTurn)
-        self.patch.setattr(heal, "SETTLED_S", -1.0)  # whatever was left is seen by the next write that looks
-        self.patch.setattr(heal, "LOOK_EVERY_S", 0.0)
-        self.patch.setattr(finalise, "IDLE_S", NEVER_S)
-        self.patch.setattr(finalise, "FOLD_OBJECTS", 8)
-        self.patch.setattr(finalise, "TIDY_FILES", 6)
-        self.patch.setattr(archive, "KEPT_VERSIONS", 4)
-        shutil.copytree(_newborn().name, self.folder.name, dirs_exist_ok=True)
+        self.patch.setattr(recoverer, "SETTLED_S", -1.0)  # whatever was left is seen by the next write that looks
+        self.patch.setattr(recoverer, "LOOK_EVERY_S", 0.0)
+        self.patch.setattr(phase_d, "IDLE_S", NEVER_S)
+        self.patch.setattr(phase_d, "FOLD_OBJECTS", 8)
+        self.patch.setattr(phase_d, "TIDY_FILES", 6)
+        self.patch.setattr(old_versions, "KEPT_VERSIONS", 4)
+        shutil.copytree(_new_graph().name, self.folder.name, dirs_exist_ok=True)
         self.store = DirectoryStore(Path(self.folder.name, "graph"))
-        self.log = CommitLog(self.store, MAIN_BRANCH)
+        self.log = CommitLog(self.store, main_of(self.store))
 
     # Processes
 
@@ -140,7 +143,7 @@ class World:
         self.acting = Process("this machine", next(self.numbers), "1")
         name = str(Incarnation.new(address)) if address else EMBEDDED
         store = FaultyStore(self.store)
-        graph = Graph(cast(ObjectStore, store), read_only=False, owner=name)
+        graph = Graph(open_branch(cast(ObjectStore, store)), read_only=False, owner=name)
         runner = Runner(self.acting, store, graph, name)
         self.runners.append(runner)
         return runner
@@ -151,7 +154,7 @@ class World:
         store = FaultyStore(self.store)
         name = str(Incarnation.new(address)) if address else EMBEDDED
         with dying_at(store, point), contextlib.suppress(TableDrift):
-            Graph(cast(ObjectStore, store), read_only=False, owner=name).close()
+            Graph(open_branch(cast(ObjectStore, store)), read_only=False, owner=name).close()
         if store.is_dead:
             self.known_dead.add(self.acting)
 
@@ -216,7 +219,7 @@ class World:
     def actors(self) -> list[str]:
         """The writes in the line, oldest first."""
         line = reversed(self.log.down_to(self.newest(), 1))
-        return [commit.actor for obj in line for commit in obj.commits if commit.kind != BIRTH]
+        return [commit.actor for obj in line for commit in obj.commits if commit.kind != CREATION]
 
     # What happens
 
@@ -226,7 +229,7 @@ class World:
         for deed in deeds:
             deed.effect(self.rows)
         line = reversed(self.log.down_to(self.newest(), 1))
-        self.commit_ids = [c.commit_id for obj in line for c in obj.commits if c.kind != BIRTH]
+        self.commit_ids = [c.commit_id for obj in line for c in obj.commits if c.kind != CREATION]
         assert self.actors() == [deed.actor for deed in self.landed]
 
     def attempt(self, runner: Runner, deed: Deed) -> OmnirayError | None:
@@ -241,7 +244,7 @@ class World:
 
     def die_putting(self, runner: Runner, deed: Deed) -> None:
         """Let a process die while its put is on its way; one that is refused before that lives on."""
-        log = runner.graph._log
+        log = runner.graph._branch.log
 
         def send(obj: CommitObject) -> Answer:
             if not any(commit.actor == deed.actor for commit in obj.commits):
@@ -319,6 +322,12 @@ class World:
     def write_behind_our_back(self, name: str, age: int) -> None:
         """Append a person with plain Lance."""
         foreign.write(self.store, foreign.people(name, age=age))
+
+    def is_a_name_taken(self) -> bool:
+        """Whether a foreign writer has the final name of a version that the line pins."""
+        line = self.log.down_to(self.newest(), 1)
+        pins = (pin for obj in line for pin in obj.introduced().values())
+        return any(observe_final_name(self.store, pin) is FinalName.FOREIGN for pin in pins)
 
     def has_drifted(self) -> bool:
         """Whether a table is in need of repair, in the eyes of a process that has just come."""

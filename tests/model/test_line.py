@@ -62,7 +62,7 @@ def _raises_epoch(newest: CommitObject, **rest: object) -> CommitObject:
 
 
 def _keeps_epoch(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
-    return replace(line.remark(newest, op_id=op_id), owner=owner)
+    return replace(line.follow_with(newest, line.Remark(op_id)), owner=owner)
 
 
 def _fenced_is_a_loss(ours: CommitObject, answer: Answer, seen: CommitObject | None) -> Fate:

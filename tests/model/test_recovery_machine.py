@@ -59,7 +59,7 @@ PHASE_D = (
     "D_AFTER_SIDECARS",
 )
 BOOL = st.booleans()
-NOWHERE = Point.INIT_BEFORE_PUT  # where none of these processes comes
+NOWHERE = Point.INIT_BEFORE_IDENTITY  # where none of these processes comes
 COMING_AND_GOING = st.sampled_from(("start", "stop", "flush", "notice", "sweep", "sweep and die"))
 SMALL = st.integers(0, POOL - 1)
 NTH = st.sampled_from((1, 1, 2))
@@ -381,8 +381,7 @@ class Lives(RuleBasedStateMachine):
         """Adopt or discard what a foreign writer did; whoever does it may die on the way."""
         self._step(f"repair adopt={adopt}")
         self._hand_back()
-        refused = self.world.attempt(self._embedded(), insert("refused", "p0", 0))
-        assert isinstance(refused, TableDrift), repr(refused)
+        self._write_to_drifted()
         runner = self._embedded()
         actor = f"repair{next(self.world.numbers)}"
 
@@ -403,6 +402,17 @@ class Lives(RuleBasedStateMachine):
             self._lands_without_effect()
         if not self.world.has_drifted():
             self.drift = None
+
+    def _write_to_drifted(self) -> None:
+        """A write is refused; on top of a version whose name was taken, at the latest when its Phase D has begun."""
+        was_taken = self.world.is_a_name_taken()
+        first = insert(f"beside{next(self.world.numbers)}", "p0", 0)
+        refused = self.world.attempt(self._embedded(), first)
+        if refused is None:
+            assert was_taken
+            self.world.lands(first)
+            refused = self.world.attempt(self._embedded(), insert("refused", "p0", 1))
+        assert isinstance(refused, TableDrift), repr(refused)
 
     # Reading
 

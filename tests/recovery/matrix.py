@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from omniray.engine.base.failpoints import Point
 from omniray.engine.graph import Graph
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.store.s3 import S3Store
@@ -23,7 +24,7 @@ from tests.graphs import new_graph
 from tests.kit.s3server import S3Server
 from tests.recovery.oracle import check_healed, check_kill, observe
 from tests.recovery.rows import Deed
-from tests.recovery.scenarios import BASE, BORN, SCENARIOS, Kill, Scenario, count, die, uri_of
+from tests.recovery.scenarios import BASE, CREATED, SCENARIOS, Kill, Scenario, count, die, uri_of
 from tests.recovery.zygote import KILLED, Zygote
 from tests.stores import Root
 
@@ -109,7 +110,7 @@ class Matrix:
         self._base: Root | None = None
 
     def template(self, scenario: Scenario) -> Template:
-        root = self._ground.new() if scenario.unborn else self._ground.copy(self._with_base())
+        root = self._ground.new() if scenario.uncreated else self._ground.copy(self._with_base())
         for one in scenario.left:
             ended = self._zygote.run(die, one, root)
             assert ended.exit_code == KILLED, f"{one} was not killed: {ended}"
@@ -140,11 +141,11 @@ class Matrix:
         store = self._ground.store(root)
         at_kill = observe(store)
         deeds = (*template.landed, *scenario.deeds)
-        assert at_kill.born or BORN not in ended.reports, "acknowledged and not there"
+        assert at_kill.is_created or CREATED not in ended.reports, "acknowledged and not there"
         check_kill(at_kill, ended.reports, deeds)
         if scenario.redo is not None:
             scenario.redo(store)
-        Graph(store, read_only=False).close()
+        Graph(open_branch(store), read_only=False).close()
         check_healed(store, at_kill, deeds if scenario.redo is not None else deeds[: len(at_kill.actors)])
         return ended.exit_code == KILLED
 

@@ -2,7 +2,7 @@
 
 before    what is in the line at the kill stays, what was acknowledged is among it
 after     nothing more has come in, every table holds exactly what the history tells, by whatever way it is read
-traces    no sidecar, no staging manifest, one audit row for each operation that had a sidecar
+traces    no sidecar, no staged manifest, one audit row for each operation that had a sidecar
 next      the next write works
 """
 
@@ -18,7 +18,8 @@ from omniray.engine.base.errors import NotFound
 from omniray.engine.graph import Graph
 from omniray.engine.history import audit
 from omniray.engine.history.manifest import LineageEntry, Manifest
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
+from omniray.engine.history.open_branch import open_branch
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject, unlawful
 from omniray.engine.line.sidecar import FOLDER, STAGING, Sidecar, Sidecars
 from omniray.engine.reading.snapshot import Snapshot
@@ -26,17 +27,19 @@ from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import DISCARDED
 from omniray.engine.recovery.rules import RECORDED_AS, Decision
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.version_names import STAGED
+from tests.graphs import main_of
 from tests.recovery.rows import TABLES, Deed, after, insert, read_rows
 
 NEXT = insert("next", "next@one", 1)
-BIRTH = "Init"
+CREATION = "Init"
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a kill left, as a reader sees it who heals nothing."""
 
-    born: bool
+    is_created: bool
     actors: tuple[str, ...] = ()
     recovered: tuple[str, ...] = ()
     sidecars: tuple[Sidecar, ...] = ()
@@ -47,7 +50,7 @@ def observe(store: ObjectStore) -> Evidence:
     sidecars = Sidecars(store)
     left = tuple(sidecars.read_all(sidecars.listed()))
     try:
-        with Graph(store, read_only=True) as graph:
+        with Graph(open_branch(store), read_only=True) as graph:
             recovered = tuple(recovery.operation_id for recovery in graph.recoveries())
             return Evidence(True, _actors(graph.history()), recovered, left)
     except NotFound:
@@ -64,7 +67,7 @@ def check_kill(at_kill: Evidence, acknowledged: Sequence[str], deeds: Sequence[D
 
 def check_healed(store: ObjectStore, at_kill: Evidence, landed: Sequence[Deed]) -> None:
     """Hold a graph that somebody has opened since the kill against the deeds that must have landed, in order."""
-    with Graph(store, read_only=False) as graph:
+    with Graph(open_branch(store), read_only=False) as graph:
         assert graph.recovered == RecoveryReport(), "one opening heals everything"
         history = graph.history()
         _check_history(history, landed)
@@ -72,7 +75,7 @@ def check_healed(store: ObjectStore, at_kill: Evidence, landed: Sequence[Deed]) 
         _check_line(store, history)
         _check_traces(graph, store, at_kill, {entry.op_id for entry in history})
         NEXT.ask(graph)
-    with Graph(store, read_only=True) as graph:
+    with Graph(open_branch(store), read_only=True) as graph:
         _check_history(graph.history(), [*landed, NEXT])
         _check_rows(graph.snapshot(), store, [*landed, NEXT])
         assert read_rows(graph.snapshot(at=history[0].commit_id).table) == after(landed), (
@@ -82,8 +85,8 @@ def check_healed(store: ObjectStore, at_kill: Evidence, landed: Sequence[Deed]) 
 
 
 def _actors(history: Sequence[LineageEntry]) -> tuple[str, ...]:
-    """The actors of all commits but the birth, oldest first."""
-    return tuple(entry.actor for entry in reversed(history) if entry.kind != BIRTH)
+    """The actors of all commits but the creation, oldest first."""
+    return tuple(entry.actor for entry in reversed(history) if entry.kind != CREATION)
 
 
 def _check_history(history: Sequence[LineageEntry], landed: Sequence[Deed]) -> None:
@@ -111,7 +114,7 @@ def _key(type_name: str) -> str:
 
 def _check_line(store: ObjectStore, history: Sequence[LineageEntry]) -> None:
     """The line is one, and `__manifest` has folded all that it tells."""
-    manifest = Manifest(store, MAIN)
+    manifest = Manifest(store, main_of(store))
     line = _line(store)
     for younger, older in itertools.pairwise(line):
         assert unlawful(older, younger) is None
@@ -127,7 +130,7 @@ def _check_line(store: ObjectStore, history: Sequence[LineageEntry]) -> None:
 
 def _line(store: ObjectStore) -> tuple[CommitObject, ...]:
     """The line as far down as it was not pruned, newest first."""
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, main_of(store))
     newest = log.newest_listed()
     assert newest is not None
     return log.down_to(newest, 1)
@@ -140,7 +143,7 @@ def _versions(obj: CommitObject) -> dict[str, int]:
 def _check_traces(graph: Graph, store: ObjectStore, at_kill: Evidence, landed: set[str]) -> None:
     """Nothing is left of what was killed but one audit row for each operation that had begun."""
     assert list(store.names(FOLDER)) == []
-    assert _staged(store, at_kill) == [], "staging manifests are left"
+    assert _staged(store, at_kill) == [], "staged manifests are left"
     recorded = audit.recorded(store)
     ids = [one.operation_id for one in recorded]
     assert sorted(ids) == sorted(one.operation_id for one in graph.recoveries()), "audit and line differ"
@@ -153,10 +156,9 @@ def _check_traces(graph: Graph, store: ObjectStore, at_kill: Evidence, landed: s
 
 
 def _staged(store: ObjectStore, at_kill: Evidence) -> list[str]:
-    """The staging manifests of operations that landed or had a sidecar; those that had none yet are the sweep's."""
+    """The staged manifests of operations that landed or had a sidecar; those that had none yet are the sweep's."""
     announced = [table for sidecar in at_kill.sidecars for table in sidecar.tables if sidecar.kind != STAGING]
     marks = {table.transaction_uuid for table in announced}
     marks |= {pin.transaction for obj in _line(store) for pin in obj.pins.values()}
-    folders = [f"{path}/_versions" for path in TABLES.values()]
-    names = [f"{folder}/{name}" for folder in folders for name in store.names(folder) if ".manifest-" in name]
-    return [name for name in names if any(mark.encode() in (store.get(name) or b"") for mark in marks)]
+    staged = (file.path for path in TABLES.values() for file in store.files(f"{path}/{STAGED}"))
+    return [path for path in staged if path.endswith(".manifest") and path.split("/")[-2] in marks]

@@ -18,14 +18,15 @@ from omniray.engine.base.errors import NotFound
 from omniray.engine.base.failpoints import Action, Point, armed, kill
 from omniray.engine.base.principal import Author
 from omniray.engine.base.process import this_process
-from omniray.engine.commit import phase_d as finalise
+from omniray.engine.commit import phase_d
 from omniray.engine.graph import Graph
 from omniray.engine.history import lineage_levels, manifest
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.line.prune import prune
 from omniray.engine.maintenance import sweep
-from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery import recoverer
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.store.object_store import ObjectStore
@@ -39,7 +40,7 @@ from tests.recovery.zygote import Report
 from tests.stores import Root
 
 NEVER_S = 3600.0
-BORN = "born"
+CREATED = "created"
 
 Run = Callable[[Root, Report], None]
 Setting = tuple[Any, str, Any]
@@ -82,7 +83,7 @@ class Scenario:
     name: str
     deeds: tuple[Deed, ...]
     run: Run
-    unborn: bool = False
+    uncreated: bool = False
     left: tuple[Kill, ...] = ()
     disturb: Callable[[ObjectStore], None] | None = None
     redo: Callable[[ObjectStore], None] | None = None
@@ -101,7 +102,7 @@ def store_of(root: Root) -> ObjectStore:
 
 
 def _open(root: Root, owner: str = EMBEDDED) -> Graph:
-    return Graph(store_of(root), read_only=False, owner=owner)
+    return Graph(open_branch(store_of(root)), read_only=False, owner=owner)
 
 
 # In the process that is to be killed
@@ -134,7 +135,7 @@ def die(report: Report, doom: Kill, root: Root) -> None:
 
 def _run(scenario: Scenario, root: Root, report: Report) -> None:
     # What happens when nothing happens for a while would make the counts depend on the clock.
-    for owner, attribute, value in ((finalise, "IDLE_S", NEVER_S), *scenario.settings):
+    for owner, attribute, value in ((phase_d, "IDLE_S", NEVER_S), *scenario.settings):
         setattr(owner, attribute, value)
     scenario.run(root, report)
 
@@ -182,7 +183,7 @@ def _overtaken(overtake: Callable[[Graph, Report], None], *deeds: Deed) -> Run:
 
     def run(root: Root, report: Report) -> None:
         with _open(root) as graph, _open(root) as rival:
-            tip = graph._writing
+            tip = graph._tip
             put = tip.put
 
             def put_too_late(ours: CommitObject) -> Fate:
@@ -198,12 +199,12 @@ def _overtaken(overtake: Callable[[Graph, Report], None], *deeds: Deed) -> Run:
 
 def _raise_epoch(rival: Graph, report: Report) -> None:
     """What a recovery in another process does that takes everybody for dead."""
-    take_over(rival._writing, EMBEDDED)
+    take_over(rival._tip, EMBEDDED)
 
 
-def _being_born(root: Root, report: Report) -> None:
+def _creating(root: Root, report: Report) -> None:
     omniray.init(uri_of(root), schema=SCHEMA, storage_options=root.storage_options).close()
-    report(BORN)
+    report(CREATED)
 
 
 def _opening(root: Root, report: Report) -> None:
@@ -245,24 +246,24 @@ def _sweeping(root: Root, report: Report) -> None:
 
 
 def _healed(store: ObjectStore) -> None:
-    Graph(store, read_only=False).close()
+    Graph(open_branch(store), read_only=False).close()
 
 
 def _with_foreign_row(store: ObjectStore) -> None:
     append(store, "mallory")
 
 
-def _born_again(store: ObjectStore) -> None:
+def _created_again(store: ObjectStore) -> None:
     """Create the graph, unless it is there."""
     try:
-        Graph(store, read_only=True).close()
+        Graph(open_branch(store), read_only=True).close()
     except NotFound:
         omniray.init(store.uri, schema=SCHEMA, storage_options=store.lance_options).close()
 
 
 def _repaired(actor: str, verb: str) -> Callable[[ObjectStore], None]:
     def redo(store: ObjectStore) -> None:
-        with Graph(store, read_only=False) as graph:
+        with Graph(open_branch(store), read_only=False) as graph:
             graph.repair(actor=actor, adopt=verb == "adopt", discard=verb == "discard")
             assert graph.repair().found == (), "a repair that was begun again leaves nothing to repair"
 
@@ -270,9 +271,9 @@ def _repaired(actor: str, verb: str) -> Callable[[ObjectStore], None]:
 
 
 def _swept(store: ObjectStore) -> None:
-    with Graph(store, read_only=False) as graph, patch.object(*_ALL_ARE_OLD):
+    with Graph(open_branch(store), read_only=False) as graph, patch.object(*_ALL_ARE_OLD):
         graph.sweep(older_than_s=0)
-    with Graph(store, read_only=False) as graph:
+    with Graph(open_branch(store), read_only=False) as graph:
         left = [file.path for table in graph.sweep(older_than_s=0, dry_run=True).tables for file in table.orphans]
         assert left == [], "a sweep that was begun again leaves no orphan"
 
@@ -283,15 +284,15 @@ def _swept(store: ObjectStore) -> None:
 _ALL_ARE_OLD: Setting = (sweep, "store_now_us", lambda store: 2**62)
 _FEW_INLINE: Setting = (row_sink, "INLINE_ROWS_MAX", 4)
 _SMALL_BATCHES: Setting = (sweep, "DELETE_FILES", 2)
-_LOOK_AT_ONCE: tuple[Setting, ...] = ((heal, "LOOK_EVERY_S", 0.0), (heal, "SETTLED_S", -NEVER_S))
+_LOOK_AT_ONCE: tuple[Setting, ...] = ((recoverer, "LOOK_EVERY_S", 0.0), (recoverer, "SETTLED_S", -NEVER_S))
 _MERGE_SOON: tuple[Setting, ...] = (
     (lineage_levels, "SEALED_ROWS", 1),
     (lineage_levels, "FAN_IN", 2),
     (manifest, "TAIL_ROWS_MAX", 1),
 )
 _PRUNE_SOON: tuple[Setting, ...] = (
-    (finalise, "PRUNE_OBJECTS", 1),
-    (finalise, "prune", partial(prune, retention_s=-NEVER_S, keep=2)),
+    (phase_d, "PRUNE_OBJECTS", 1),
+    (phase_d, "prune", partial(prune, retention_s=-NEVER_S, keep=2)),
 )
 
 INSERTED = insert("w1", "w1@dan", 20)
@@ -363,7 +364,7 @@ _ALL = (
         thorough=True,
     ),
     Scenario("fenced", (LOADED,), _overtaken(_raise_epoch, LOADED), on_disk=("lost", "owner", "phase_c")),
-    Scenario("init", (), _being_born, unborn=True, redo=_born_again, on_s3=("init",)),
+    Scenario("init", (), _creating, uncreated=True, redo=_created_again, on_s3=("init",)),
     Scenario("owner", BURST[:2], _owning(*BURST[:2]), on_s3=("owner",)),
     _write("owner_dead", LATER, left=(Kill("owner", Point.C_BEFORE_PUT, 2),), on_disk=("owner", "recovery")),
     Scenario(
@@ -379,7 +380,7 @@ _ALL = (
     _recovery("recover_folded", Kill("append", Point.D_BEFORE_TIDY), on_disk=("recovery",)),
     _recovery("recover_both", Kill("overtaken", Point.C_AFTER_PUT)),
     _recovery("recover_lease", Kill("staged", Point.STAGE_AFTER_ROWS)),
-    _recovery("recover_init", Kill("init", Point.INIT_AFTER_PUT), unborn=True, on_disk=("init", "recovery")),
+    _recovery("recover_init", Kill("init", Point.INIT_AFTER_IDENTITY), uncreated=True, on_disk=("init", "recovery")),
     _recovery("recover_again", _BACK, Kill("recover_back", Point.RECOVERY_AFTER_RECORD), on_disk=("recovery", *_AUDIT)),
     Scenario(
         "recover_in_write",

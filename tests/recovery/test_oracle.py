@@ -14,6 +14,7 @@ from omniray.engine.base.errors import InvariantViolation
 from omniray.engine.base.process import this_process
 from omniray.engine.graph import Graph
 from omniray.engine.history import audit
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
@@ -49,7 +50,7 @@ def landed(killed: tuple[str, tuple[Deed, ...]]) -> tuple[Deed, ...]:
 
 def heal(store: ObjectStore) -> Evidence:
     at_kill = observe(store)
-    Graph(store, read_only=False).close()
+    Graph(open_branch(store), read_only=False).close()
     return at_kill
 
 
@@ -71,9 +72,12 @@ def _leave_a_sidecar(store: ObjectStore, at_kill: Evidence) -> None:
     Sidecars(store).put(replace(sidecar, process=this_process()))
 
 
-def _leave_a_staging_manifest(store: ObjectStore, at_kill: Evidence) -> None:
+def _leave_a_staged_manifest(store: ObjectStore, at_kill: Evidence) -> None:
     newest = min((Path(store.uri) / PEOPLE / "_versions").glob("*.manifest"))
-    shutil.copy(newest, f"{newest}-{'0' * 36}")
+    (table,) = (table for table in at_kill.sidecars[0].tables if table.table_path == PEOPLE)
+    folder = Path(store.uri) / PEOPLE / "_staged" / table.transaction_uuid
+    folder.mkdir(parents=True)
+    shutil.copy(newest, folder)
 
 
 def _record_twice(store: ObjectStore, at_kill: Evidence) -> None:
@@ -90,7 +94,7 @@ SABOTAGES = (
     _add_a_row,
     _set_a_table_back,
     _leave_a_sidecar,
-    _leave_a_staging_manifest,
+    _leave_a_staged_manifest,
     _record_twice,
     _forget_the_audit,
 )

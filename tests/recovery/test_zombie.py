@@ -17,6 +17,7 @@ from omniray.engine import writer as writer_module
 from omniray.engine.base.errors import Fenced
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.graph import Graph
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
@@ -69,7 +70,7 @@ def stopped(zombie: Child, store: ObjectStore, write: str, owner: str) -> set[st
     zombie.pipe.send((write, owner))
     wait_until_stopped(zombie.pid)
     staged = files_of_tables(store) - before
-    assert any(".manifest-" in path for path in staged), "Phase B was through"
+    assert any("/_staged/" in path for path in staged), "Phase B was through"
     return staged
 
 
@@ -91,16 +92,16 @@ def test_a_coordinator_s_writer_that_wakes_after_a_take_over_is_fenced_and_chang
     expected: list[str] = []
     for number in range(ROUNDS):
         staged = stopped(zombie, store, f"zombie{number}", "ray://zombie")
-        successor = Graph(store, read_only=False, owner=str(Incarnation.new("ray://successor")))
+        successor = Graph(open_branch(store), read_only=False, owner=str(Incarnation.new("ray://successor")))
         expected += commits(successor, number)
         successor.flush()
         successor._finaliser.tidy()  # else it would come to that while we look
-        line, files = successor._log.newest_listed(), set(store.files(""))
+        line, files = successor._branch.log.newest_listed(), set(store.files(""))
 
         answer = continued(zombie)
         assert isinstance(answer, Fenced)
         assert answer.facts["owner"] == successor._owner
-        assert successor._log.newest_listed() == line
+        assert successor._branch.log.newest_listed() == line
         vanished = {file.path for file in files - set(store.files(""))}
         assert {path for path in vanished if not path.startswith("__recovery/")} <= staged
         assert set(store.files("")) <= files, "and nothing new is there"

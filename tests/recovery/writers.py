@@ -23,6 +23,7 @@ from omniray.engine.base.errors import Fenced
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.process import this_process
 from omniray.engine.graph import Graph
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.store.object_store import ObjectStore
@@ -130,7 +131,7 @@ def stop_before_commit(pipe: Connection, root: Root) -> None:
     while True:
         write, owner = pipe.recv()
         graph = Graph(
-            open_store(f"{root.uri}/graph", root.storage_options),
+            open_branch(open_store(f"{root.uri}/graph", root.storage_options)),
             read_only=False,
             owner=str(Incarnation.new(owner)) if owner else EMBEDDED,
         )
@@ -161,7 +162,7 @@ def leave(store: ObjectStore, point: Point, name: str) -> None:
     """Have a process die at a point while it writes a name to two tables; everybody here knows that it is dead."""
 
     def write_as_one_that_ended(parts: Parts) -> None:
-        parts.writer._stager._process = replace(this_process(), started="before")
+        parts.writer.attempts._process = replace(this_process(), started="before")
         add(parts, name)
 
     crash(store, point, write_as_one_that_ended)
@@ -172,7 +173,7 @@ def recover_together(pipe: Connection, barrier: Barrier) -> None:
     while True:
         root: Root = pipe.recv()
         barrier.wait(END_TIMEOUT_S)
-        with Graph(open_store(f"{root.uri}/graph", root.storage_options), read_only=False) as graph:
+        with Graph(open_branch(open_store(f"{root.uri}/graph", root.storage_options)), read_only=False) as graph:
             found = len(graph.recoveries())
         pipe.send(found)
 
@@ -182,7 +183,7 @@ def recover_together(pipe: Connection, barrier: Barrier) -> None:
 
 def write_until_told(pipe: Connection, root: Root, name: str) -> None:
     """Write one after the other, and say so before and after each; end when told anything."""
-    with Graph(open_store(f"{root.uri}/graph", root.storage_options), read_only=False) as graph:
+    with Graph(open_branch(open_store(f"{root.uri}/graph", root.storage_options)), read_only=False) as graph:
         number = 0
         while not pipe.poll():
             number += 1

@@ -130,19 +130,19 @@ def test_a_reader_that_knows_an_object_probes_the_numbers_above_and_lists_nothin
     listing: DirectoryStore, monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """A listing has no limit: on S3 it is a page of a thousand names, in each refresh of each writer."""
-    newest = extend(CommitLog(listing, MAIN_BRANCH), 1 + ahead)
+    newest = extend(CommitLog(listing, BRANCH), 1 + ahead)
     monkeypatch.setattr(listing, "first_name", lambda folder: pytest.fail("the folder was listed"))
-    assert CommitLog(listing, MAIN_BRANCH).newest_from(first()) == newest
+    assert CommitLog(listing, BRANCH).newest_from(first()) == newest
 
 
 def test_a_reader_that_is_far_behind_probes_a_few_numbers_and_then_lists(
     listing: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Probes come one after another: a reader that is a thousand commits behind would wait for a thousand of them."""
-    newest = extend(CommitLog(listing, MAIN_BRANCH), 3 * PROBES_MAX)
+    newest = extend(CommitLog(listing, BRANCH), 3 * PROBES_MAX)
     get, read = listing.get, list[str]()
     monkeypatch.setattr(listing, "get", lambda path: (read.append(path), get(path))[1])
-    assert CommitLog(listing, MAIN_BRANCH).newest_from(first()) == newest
+    assert CommitLog(listing, BRANCH).newest_from(first()) == newest
     assert len(read) == PROBES_MAX + 1
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import omniray
 from omniray.engine.base.errors import InvariantViolation, NotFound, TableDrift
 from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.recovery.drift import sight
 from omniray.engine.recovery.rules import TableClass
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.version_names import final_path
 from tests.foreign import FOREIGN, PEOPLE, append, commit_and_die, plain, plain_ids, repair_of, with_people
 from tests.graphs import CITY, INSERT_CITY, PERSON, Adding, insert, parts_of, people
@@ -158,6 +160,40 @@ def test_a_commit_that_lands_between_head_and_line_is_not_taken_for_a_foreign_on
 
     monkeypatch.setattr(parts.log, "newest_from", while_another_commits)
     assert repair.inspect() == ()
+    other.close()
+
+
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_a_version_that_is_committed_and_finished_during_the_look_is_neither_foreign_nor_lost(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """After HEAD was read a version lands and gets its final name, and the next object says that it has it.
+
+    The twin looks at the line before HEAD alone, which knows nothing of a version that came in between.
+    """
+    parts, other = parts_of(store), parts_of(store)
+    before, of = parts.newest(), old_versions.newest_version
+
+    def commit_and_finish() -> None:
+        for table_key in (PERSON, CITY):
+            other.writer.commit(Adding(other.schema, {table_key: ["dan"]}))
+            other.finaliser.flush()
+
+    def while_another_commits(*arguments: Any) -> int:
+        if has_guard:
+            head = of(*arguments)
+            monkeypatch.undo()
+            commit_and_finish()
+            return head
+        monkeypatch.undo()
+        commit_and_finish()
+        return of(*arguments)
+
+    monkeypatch.setattr(old_versions, "newest_version", while_another_commits)
+    seen = sight(parts.branch, parts.tip.refresh if has_guard else lambda: before, [PERSON])
+    assert [table.table_key for table in seen.drifted] == ([] if has_guard else [PERSON])
+    newest = other.newest()
+    assert newest.is_final(newest.pins[PERSON]), "the line says that it has its final name"
     other.close()
 
 

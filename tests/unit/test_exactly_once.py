@@ -14,6 +14,7 @@ from omniray.engine.base.errors import InputError, OutcomeUnknown, PayloadMismat
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.line import line_end as tip
 from omniray.engine.line.owner import Incarnation
@@ -55,7 +56,7 @@ def graph(store: ObjectStore) -> Iterator[Graph]:
 def crash(store: ObjectStore, point: Point, ask: Ask, txn_id: str) -> None:
     """A process dies at a point of a write, and its caller is never answered."""
     mortal = FaultyStore(store)
-    with dying_at(mortal, point), Graph(cast(ObjectStore, mortal), read_only=False) as graph:
+    with dying_at(mortal, point), Graph(open_branch(cast(ObjectStore, mortal)), read_only=False) as graph:
         ask(graph, txn_id, "ann")
     assert mortal.is_dead
 
@@ -183,7 +184,7 @@ def test_an_unknown_outcome_carries_the_id_by_which_it_is_found_out(
         faulty.arm(CallFault(effect, frozenset({"put_if_absent"}), path_contains="__commits"))
         faulty.arm(CallFault(Effect.FAIL, frozenset({"get"}), path_contains="__commits"))
 
-    with Graph(cast(ObjectStore, faulty), read_only=False) as graph:
+    with Graph(open_branch(cast(ObjectStore, faulty)), read_only=False) as graph:
         with armed({Point.C_BEFORE_PUT: Action(lose_the_answer)}), pytest.raises(OutcomeUnknown) as unknown:
             ask(graph, txn_id, "ann")
         assert unknown.value.facts == {"txn_id": txn_id}
@@ -259,7 +260,9 @@ def test_where_no_try_can_be_kept_from_landing_the_outcome_is_unknown_and_nothin
 ) -> None:
     txn_id = new_ulid()
     crash(store, Point.C_BEFORE_PUT, ask, txn_id)
-    owner = Graph(store, read_only=False, owner=str(Incarnation.new("ray://here"))) if why == "owned" else None
+    owner = (
+        Graph(open_branch(store), read_only=False, owner=str(Incarnation.new("ray://here"))) if why == "owned" else None
+    )
     before = list(store.files(""))
     with omniray.open(store.uri, read_only=why == "read-only") as graph:
         for unknown_id in (txn_id, new_ulid()):
@@ -275,7 +278,7 @@ def test_where_no_try_can_be_kept_from_landing_the_outcome_is_unknown_and_nothin
 def test_a_process_that_is_dead_itself_can_do_nothing(store: ObjectStore, ask: Ask) -> None:
     """What these tests rest on: the store of a process that died lets nothing through."""
     mortal = FaultyStore(store)
-    graph = Graph(cast(ObjectStore, mortal), read_only=False)
+    graph = Graph(open_branch(cast(ObjectStore, mortal)), read_only=False)
     with pytest.raises(Crashed):
         mortal.die()
     with pytest.raises(Crashed):

@@ -32,7 +32,7 @@ from omniray.engine.recovery.rules import TableClass
 from omniray.engine.schema.types import ID
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
-from omniray.engine.tables.version_names import final_name
+from omniray.engine.tables.version_names import final_path, own_path
 from omniray.engine.tables.versions import VersionReader
 from tests.foreign import (
     FOREIGN,
@@ -183,10 +183,10 @@ def test_a_process_that_looked_at_the_foreign_rows_reads_the_acknowledged_ones_a
 
 def test_a_pinned_version_without_its_final_name_gets_it_before_it_is_brought_back(parts: Parts) -> None:
     pin = commit_and_die(parts.store, "dan").newest().pins[PERSON]
-    assert pin.staging is not None
-    parts.store.copy(pin.staging, final_name(pin.staging))
+    final = final_path(pin.path, pin.version)
+    parts.store.copy(own_path(pin, parts.branch.graph_id), final)
     append(parts.store, "mallory")
-    parts.store.delete(final_name(pin.staging))
+    parts.store.delete(final)
     repair_of(parts).discard()
     check_healthy(parts.store, ["ann", "bob", "dan"])
 
@@ -242,9 +242,7 @@ def test_a_name_is_not_overwritten_when_the_pinned_manifest_is_gone(
     store = parts.store
     dead = commit_and_die(store, "dan")
     append(store, "mallory")
-    staging = dead.newest().pins[PERSON].staging
-    assert staging is not None
-    spoil(store, staging)
+    spoil(store, own_path(dead.newest().pins[PERSON], dead.branch.graph_id))
     with pytest.raises(InvariantViolation, match="from a backup"):
         repair_of(parts).discard()
     assert plain_ids(store) == ["ann", "bob", "mallory"]

@@ -17,36 +17,44 @@ from omniray.engine import writer
 from omniray.engine.base.errors import Conflict, InvariantViolation, LineOwned, OmnirayError, StorageError, TableDrift
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.commit import phase_d as finalise
-from omniray.engine.commit import staging
+from omniray.engine.commit import attempt, phase_d
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.cas_table import StagedSwap, SwapTable
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.line import prune
-from omniray.engine.line.commit_log import HINT, MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, Fate, encode, explain_version, follow, remark
+from omniray.engine.line.commit_log import HINT, CommitLog
+from omniray.engine.line.commit_object import (
+    SEQ_MAX,
+    CommitObject,
+    Fate,
+    Pin,
+    Remark,
+    encode,
+    explain_version,
+    follow,
+    follow_with,
+)
 from omniray.engine.line.line_end import RETENTION_S
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.maintenance import sweep
 from omniray.engine.maintenance.sweep import Sweeper
-from omniray.engine.recovery import recoverer as heal
-from omniray.engine.recovery import repair
+from omniray.engine.recovery import recoverer, repair
 from omniray.engine.recovery.recoverer import Recoverer
 from omniray.engine.recovery.rules import Decision, OperationFacts, TableClass, decide
 from omniray.engine.rows.mode import Mode
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore, StoredFile
-from omniray.engine.tables import cache
+from omniray.engine.tables import storage
 from omniray.engine.tables.final_names import give_final_name
 from omniray.engine.tables.old_versions import newest_version
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
-from omniray.engine.tables.version_names import final_name
+from omniray.engine.tables.version_names import final_path
 from tests.foreign import NoPhaseD, append, commit_and_die, plain, plain_ids, repair_of
-from tests.graphs import CITY, PERSON, Adding, Parts, parts_of, rows_of
+from tests.graphs import CITY, PERSON, Adding, Parts, main_of, parts_of, rows_of
 from tests.healing import add, left_by, recovered, wounds
 from tests.kit.mortal import bury, crash, mortal
-from tests.lines import line
+from tests.lines import BRANCH, line
 from tests.stores import Root
 
 COORDINATOR = str(Incarnation.new("ray://head:6379"))
@@ -98,7 +106,7 @@ def test_a_hint_of_long_ago_does_not_hide_the_newest_object(
     assert prune.prune(store, others.log, newest, newest.seq, now_us=LONG_AFTER_US, keep=1) == 2
     stray = follow(first, op_id=new_ulid(), changed={}, commits=(), finalised_through=0)
     assert store.put_if_absent(others.log.path(stray.seq), encode(stray)) is Answer.CREATED
-    store.put_hint(f"__commits/{MAIN_BRANCH}/{HINT}", str(stray.seq).encode())
+    store.put_hint(f"__commits/{others.branch.graph_id}/{HINT}", str(stray.seq).encode())
     if not has_guard:
         monkeypatch.setattr(CommitLog, "newest", _by_the_hint_alone)
     late = opened()
@@ -145,7 +153,7 @@ def test_a_writer_does_not_take_a_foreign_one_for_a_faster_one(
         write(parts, "ann")
 
 
-# One mouth
+# One owner
 
 
 def _decide_for_a_line_of_everybody_s(operation: OperationFacts, classes: Iterable[TableClass]) -> Decision:
@@ -153,7 +161,7 @@ def _decide_for_a_line_of_everybody_s(operation: OperationFacts, classes: Iterab
 
 
 def _sweep(parts: Parts) -> None:
-    Sweeper(parts.store, parts.log, parts.tip, parts.manifest, parts.finaliser, parts.schema).sweep(now_us=NOW_US)
+    Sweeper(parts.branch, parts.tip, parts.finaliser).sweep(now_us=NOW_US)
 
 
 EXTENDING: dict[str, Callable[[Parts], object]] = {
@@ -181,14 +189,14 @@ def test_while_a_coordinator_owns_the_line_nobody_else_extends_it(
     if not has_guard:
         for module in (writer, sweep, repair):
             monkeypatch.setattr(module, "refuse_stranger", lambda owner, newest: None)
-        monkeypatch.setattr(heal, "decide", _decide_for_a_line_of_everybody_s)
+        monkeypatch.setattr(recoverer, "decide", _decide_for_a_line_of_everybody_s)
         monkeypatch.setattr(stranger.recoverer, "_owner", COORDINATOR)  # what it asks again, before each put
         monkeypatch.setattr(Recoverer, "_owns", lambda self, sidecar, newest: False)
     with contextlib.suppress(OmnirayError):
         EXTENDING[what](stranger)
     strangers = [obj for obj in coordinator.line() if obj.seq > taken.seq]
     assert {obj.owner for obj in strangers} == (set() if has_guard else {COORDINATOR})
-    fate = coordinator.tip.put(remark(taken, op_id=new_ulid()))
+    fate = coordinator.tip.put(follow_with(taken, Remark(new_ulid())))
     assert fate is (Fate.LANDED if has_guard else Fate.LOST)
 
 
@@ -229,7 +237,7 @@ def test_what_is_recorded_as_rolled_back_does_not_commit_later(
     slow, healer = opened(), opened(is_dead=lambda sidecar: True)
     if not has_guard:
         always = new_ulid()
-        monkeypatch.setattr(staging, "new_ulid", lambda: always)
+        monkeypatch.setattr(attempt, "new_ulid", lambda: always)
     with armed({Point.C_BEFORE_PUT: Action(lambda: (recovered(healer), None)[1], nth=1)}):
         write(slow, "ann")
     assert slow.rows() == ["ann"]
@@ -280,21 +288,21 @@ def die_between_two_commits_and(point: Point, store: ObjectStore) -> None:
 def test_only_what_has_its_final_name_and_is_folded_is_called_finalised(
     store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, claims: Any, point: Point
 ) -> None:
-    """The twins claim it earlier: a pin loses its only name, or the fold a number that it never sees again."""
+    """The twins claim it earlier: plain Lance never sees a version, or the fold never sees a number again."""
     with monkeypatch.context() as patch:
         if claims is not None:
             patch.setattr(Finaliser, "finalised_through", property(claims))
         die_between_two_commits_and(point, store)
     heir = opened()
     newest = heir.newest()
-    is_lost = claims is not None and point is Point.D_BEFORE_NAME
-    assert (newest.pins[PERSON].staging is None) == (claims is not None)
+    assert newest.is_final(newest.pins[PERSON]) == (claims is not None)
     assert (newest_version(store, "nodes/Person.lance") < newest.pins[PERSON].version) == (point is Point.D_BEFORE_NAME)
-    with pytest.raises(StorageError) if is_lost else contextlib.nullcontext():
-        assert heir.rows() == ["ann"]
+    assert heir.rows() == ["ann"]
     heir.finaliser.notice(newest)
     with contextlib.nullcontext() if claims is None else pytest.raises(InvariantViolation, match="can't fold object 3"):
         heir.finaliser.flush()
+    is_unseen = claims is not None and point is Point.D_BEFORE_NAME
+    assert plain_ids(store) == ([] if is_unseen else ["ann"])
 
 
 @with_twin
@@ -304,7 +312,7 @@ def test_versions_become_visible_in_the_order_of_the_line(
     """A process dies after the first of two final names. The twin begins with the newest one, and leaves a hole."""
     newest = commit_and_die(store, "ann", "bob").newest()
     if not has_guard:
-        monkeypatch.setattr(finalise, "reversed", tuple, raising=False)  # the line is read newest first
+        monkeypatch.setattr(phase_d, "reversed", tuple, raising=False)  # the line is read newest first
     crash(store, Point.D_AFTER_NAME, lambda parts: parts.finaliser.notice(newest), nth=1)
     visible = [version["version"] for version in plain(store).versions()]
     assert visible == ([1, 2] if has_guard else [1, 3])
@@ -320,7 +328,7 @@ def test_a_final_name_that_somebody_has_taken_is_not_overwritten(
     if not has_guard:
         monkeypatch.setattr(store, "copy_if_absent", lambda source, target: _overwrite(store, source, target))
     with pytest.raises(TableDrift) if has_guard else contextlib.nullcontext():
-        give_final_name(store, PERSON, pin)
+        give_final_name(store, main_of(store).ulid, PERSON, pin)
     assert plain_ids(store) == (["mallory"] if has_guard else ["ann"])
 
 
@@ -331,20 +339,26 @@ def _overwrite(store: ObjectStore, source: str, target: str) -> Answer:
     return Answer.CREATED
 
 
+def _under_the_final_name_alone(pin: Pin, main_line: str, *, is_final: bool) -> tuple[str, ...]:
+    return (final_path(pin.path, pin.version),)
+
+
 @with_twin
-def test_whoever_may_write_gives_the_final_name_of_what_it_is_about_to_open(
+def test_an_acknowledged_version_is_read_before_its_phase_d(
     store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
 ) -> None:
-    """Its writer died before Phase D. The twin leaves that to others, and can't read an acknowledged version."""
+    """Its writer died before Phase D. The twin looks where plain Lance does, and can't read what was acknowledged."""
     commit_and_die(store, "ann")
     if not has_guard:
-        monkeypatch.setattr(cache, "give_final_name", lambda store, table_key, pin: None)
-    with contextlib.nullcontext() if has_guard else pytest.raises(StorageError):
+        monkeypatch.setattr(storage, "possible_paths", _under_the_final_name_alone)
+    before = list(store.files("nodes"))
+    with contextlib.nullcontext() if has_guard else pytest.raises(InvariantViolation, match="neither a final name"):
         assert opened().rows() == ["ann"]
+    assert list(store.files("nodes")) == before, "reading gives no names"
 
 
 def _publish_over_it(self: SwapTable, staged: StagedSwap) -> object:
-    _overwrite(self._store, staged.staging, final_name(staged.staging))
+    _overwrite(self._store, staged.staging, final_path(self._path, staged.dataset.version))
     return staged.dataset
 
 
@@ -354,12 +368,12 @@ def test_of_two_folds_on_one_head_the_later_one_begins_again(
 ) -> None:
     """The other one folds more objects, just before the first one publishes. The twin overwrites what it folded."""
     store, objects = DirectoryStore(Path(disk.uri)), line(4)
-    slow, fast = Manifest(store, "main"), Manifest(store, "main")
-    slow.fold(objects[:1])
+    slow, fast = Manifest(store, BRANCH), Manifest(store, BRANCH)
+    slow.fold(objects[:1], named_through=1)
     if not has_guard:
         monkeypatch.setattr(SwapTable, "publish", _publish_over_it)
-    with armed({Point.D_FOLD_STAGED: Action(lambda: (fast.fold(objects), None)[1], nth=1)}):
-        assert slow.fold(objects[:2]) == (4 if has_guard else 2)
+    with armed({Point.D_FOLD_STAGED: Action(lambda: (fast.fold(objects, named_through=4), None)[1], nth=1)}):
+        assert slow.fold(objects[:2], named_through=2) == (4 if has_guard else 2)
     assert [entry.seq for entry in fast.commits()] == ([4, 3, 2, 1] if has_guard else [2, 1])
 
 
@@ -383,7 +397,7 @@ def staged_a_day_ago(parts: Parts, name: str) -> Bringing:
     staged = parts.storage.stage_rows(table, rows_of(table.type, [name]))
     begun_s = NOW_US // 1_000_000 - DAY_S
     for file in staged.files:
-        os.utime(Path(parts.store.uri) / table.type.path / "data" / file, (begun_s, begun_s))
+        os.utime(Path(parts.store.uri) / table.path / "data" / file, (begun_s, begun_s))
     return Bringing(parts.schema, {}, staged=replace(staged, staged_since_us=begun_s * 1_000_000))
 
 

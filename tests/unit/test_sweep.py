@@ -11,6 +11,7 @@ from typing import Any
 
 import lance
 import pytest
+from ulid import ULID
 
 import omniray
 from omniray.engine.base.errors import LineOwned, TableDrift
@@ -18,8 +19,7 @@ from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, f
 from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.history import cas_table, lineage_levels, lineage_upkeep, manifest
-from omniray.engine.line.commit_log import MAIN_BRANCH
-from omniray.engine.line.commit_object import EMBEDDED, Pin, follow, remark
+from omniray.engine.line.commit_object import EMBEDDED, Pin, Remark, follow, follow_with
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.maintenance.sweep import (
@@ -34,9 +34,9 @@ from omniray.engine.maintenance.sweep import (
     sort_out,
 )
 from omniray.engine.store.object_store import ObjectStore, StoredFile
-from omniray.engine.tables import old_versions as archive
-from omniray.engine.tables import versions
+from omniray.engine.tables import old_versions, versions
 from omniray.engine.tables.storage import StagedVersion
+from omniray.engine.tables.version_names import final_path
 from omniray.engine.writes.lease import Lease
 from tests.graphs import AGE, DELETE, PERSON, Parts, create_store, insert, parts_of, people, rows_of
 from tests.stores import Root
@@ -57,7 +57,9 @@ INDEX = "_indices/9ac57ecd-30a4-47e3-9ec8-310cea923d9c"
         ("_deletions/1-2-3.arrow", Kind.REFERABLE),
         ("_deletions/1-2-3.bin", Kind.REFERABLE),
         ("_transactions/3-uuid.txn", Kind.REFERABLE),
+        ("_staged/uuid/18446744073709551612.manifest", Kind.STAGING),
         ("_versions/18446744073709551612.manifest-uuid", Kind.STAGING),
+        ("_branches/01J/uuid/18446744073709551612.manifest", Kind.MANIFEST),
         ("_versions/18446744073709551612.manifest", Kind.MANIFEST),
         ("_history/18446744073709551612.manifest", Kind.MANIFEST),
         ("_aside/1a2b3c/18446744073709551612.manifest", Kind.MANIFEST),
@@ -78,11 +80,12 @@ def test_a_file_of_a_table_is_known_by_its_name(path: str, kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("__commits/main~0/18446744073709551614.json", Kind.KEPT),
-        ("__commits/main~0/.tmp-1a2b3c", Kind.TEMPORARY),
+        ("__commits/01J/18446744073709551614.json", Kind.KEPT),
+        ("__commits/01J/.tmp-1a2b3c", Kind.TEMPORARY),
         ("__recovery/01J.json", Kind.KEPT),
-        ("_schema.pg", Kind.KEPT),
-        ("__schema_state.json", Kind.KEPT),
+        ("__recovery/unreadable/01J.json", Kind.KEPT),
+        ("__schema/1a2b.pg", Kind.KEPT),
+        ("__graph.json", Kind.KEPT),
         (".tmp-1a2b3c", Kind.TEMPORARY),
         ("nodes/Stranger/data/0010.lance", Kind.UNKNOWN),
         ("data/0010.lance", Kind.UNKNOWN),
@@ -115,7 +118,7 @@ def test_files_are_sorted_by_table_and_the_young_are_no_candidates() -> None:
         stored(f"{PEOPLE}/data/young.lance", 100),
         stored("__manifest/data/old.lance"),
         stored("nodes/Other/data/old.lance"),
-        stored("__commits/main~0/.tmp-x"),
+        stored("__commits/01J/.tmp-x"),
         stored(f"{PEOPLE}/_versions/18446744073709551612.manifest"),
         stored(f"{CITIES}/_versions/3.manifest"),
     ]
@@ -127,7 +130,7 @@ def test_files_are_sorted_by_table_and_the_young_are_no_candidates() -> None:
 
 
 def test_only_tables_with_files_that_versions_speak_for_are_read() -> None:
-    staging = stored(f"{CITIES}/_versions/18446744073709551612.manifest-x")
+    staging = stored(f"{CITIES}/_staged/x/18446744073709551612.manifest")
     listing = Listing({PEOPLE: [stored(f"{PEOPLE}/data/a.lance")], CITIES: [staging]})
     assert listing.to_be_read(()) == [PEOPLE]
     assert listing.to_be_read({PEOPLE: "why"}) == []
@@ -137,8 +140,8 @@ def test_what_goes_is_what_nothing_speaks_for() -> None:
     paths = [
         f"{PEOPLE}/data/referred.lance",
         f"{PEOPLE}/data/orphan.lance",
-        f"{PEOPLE}/_versions/18446744073709551612.manifest-pinned",
-        f"{PEOPLE}/_versions/18446744073709551612.manifest-orphan",
+        f"{PEOPLE}/_staged/pinned/18446744073709551612.manifest",
+        f"{PEOPLE}/_staged/orphan/18446744073709551612.manifest",
         f"{PEOPLE}/data/.tmpAb12Cd",
     ]
     listing = Listing({PEOPLE: [stored(path) for path in paths], CITIES: [stored(f"{CITIES}/data/orphan.lance")]})
@@ -201,8 +204,8 @@ class Swept:
 
     @property
     def sweeper(self) -> Sweeper:
-        parts = self.parts
-        return Sweeper(self.store, parts.log, parts.tip, parts.manifest, parts.finaliser, parts.schema)
+        branch: Any = replace(self.parts.branch, store=self.store)
+        return Sweeper(branch, self.parts.tip, self.parts.finaliser)
 
     def paths(self) -> set[str]:
         return {file.path for file in self.store.inner.files("")}
@@ -254,8 +257,8 @@ def verdict(report: SweepReport, table: str) -> Any:
 
 def archive_all_but_the_newest(store: ObjectStore) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "KEPT_VERSIONS", 1)
-        archive.archive(store, PEOPLE)
+        patch.setattr(old_versions, "KEPT_VERSIONS", 1)
+        old_versions.archive(store, PEOPLE)
 
 
 def archived(swept: Swept) -> int:
@@ -267,7 +270,7 @@ def test_what_a_write_left_that_never_came_to_phase_c_is_deleted_and_nothing_els
     report = swept.sweep()
     gone = before - swept.paths()
     assert sorted(gone) == swept.left
-    assert {path.split("/")[2] for path in gone} == {"data", "_transactions", "_versions"}
+    assert {path.split("/")[2] for path in gone} == {"data", "_transactions", "_staged"}
     assert report.deleted.files == len(gone)
     assert report.deleted.bytes > 0
     assert swept.parts.rows() == ["a", "b"]
@@ -366,7 +369,7 @@ def test_live_indexes_of_the_lineage_stay_and_those_that_nothing_refers_to_go(
                 insert(graph, name)
         with armed({Point.D_UPKEEP_STAGED: Action(fail, 2)}), contextlib.suppress(FailpointHit):
             lineage_upkeep.keep_up(swept.parts.manifest._table)
-        archive.discard(swept.store.inner, "__manifest", keep=1)
+        old_versions.discard(swept.store.inner, "__manifest", keep=1)
         swept.store.age()
         before = index_files(swept)
         report = swept.sweep()
@@ -381,7 +384,7 @@ def test_live_indexes_of_the_lineage_stay_and_those_that_nothing_refers_to_go(
 
 def test_a_table_that_a_sidecar_names_is_spared_as_a_whole(swept: Swept) -> None:
     table = SidecarTable(PERSON, PEOPLE, 3, "uuid")
-    sidecar = Sidecar(new_ulid(), "Load", str(MAIN_BRANCH), 1, EMBEDDED, this_process(), 0, (), (table,))
+    sidecar = Sidecar(new_ulid(), "Load", swept.parts.branch.graph_id, 1, EMBEDDED, this_process(), 0, (), (table,))
     Sidecars(swept.store.inner).put(sidecar)
     report = swept.sweep()
     assert swept.still_there() == swept.left
@@ -391,7 +394,7 @@ def test_a_table_that_a_sidecar_names_is_spared_as_a_whole(swept: Swept) -> None
 
 def test_a_table_that_a_load_has_a_lease_of_is_spared_until_it_is_released(on_disk: Swept) -> None:
     parts = on_disk.parts
-    lease = Lease(parts.sidecars, str(MAIN_BRANCH), parts.newest())
+    lease = Lease(parts.sidecars, parts.newest())
     lease.take(SidecarIntent(new_ulid(), "ann"), parts.cache.open(PERSON, parts.newest().pins[PERSON]))
     on_disk.sweep()
     assert on_disk.still_there() == on_disk.left
@@ -446,17 +449,17 @@ def test_a_manifest_of_an_unknown_name_speaks_for_all_files_of_its_table(on_disk
 
 
 def test_a_manifest_that_was_set_aside_still_speaks_for_its_files(on_disk: Swept) -> None:
-    staging = on_disk.version.staging
-    aside = f"{PEOPLE}/_aside/1a2b3c/{staging.rpartition('/')[2].partition('-')[0]}"
-    on_disk.store.put(aside, on_disk.store.get(staging))
+    manifest = on_disk.version.manifest
+    aside = f"{PEOPLE}/_aside/1a2b3c/{manifest.rpartition('/')[2]}"
+    on_disk.store.put(aside, on_disk.store.get(manifest))
     on_disk.sweep()
-    assert on_disk.still_there() == sorted(set(on_disk.left) - {staging})
+    assert on_disk.still_there() == sorted(set(on_disk.left) - {manifest})
 
 
 def test_temporary_files_go_wherever_they_are(on_disk: Swept) -> None:
     left = [
         ".tmp-1a2b3c",
-        f"__commits/{MAIN_BRANCH}/.tmp-1a2b3c",
+        f"__commits/{on_disk.parts.branch.graph_id}/.tmp-1a2b3c",
         "__recovery/.tmp-1a2b3c",
         "__manifest/data/.tmpAb12Cd",
         f"{PEOPLE}/data/.tmpAb12Cd",
@@ -472,7 +475,7 @@ def test_temporary_files_go_wherever_they_are(on_disk: Swept) -> None:
 
 def test_what_the_manifest_has_replaced_goes_and_the_history_can_be_read(swept: Swept) -> None:
     store = swept.store.inner
-    archive.discard(store, "__manifest", keep=1)
+    old_versions.discard(store, "__manifest", keep=1)
     swept.store.age()
     report = swept.sweep()
     assert verdict(report, "__manifest").deleted.files > 0
@@ -490,6 +493,38 @@ def test_a_sweep_that_is_cut_short_leaves_the_rest_to_the_next(on_disk: Swept, m
     assert on_disk.still_there() == []
 
 
+# Sidecars that can't be read
+
+
+def operation_of(days_ago: float) -> str:
+    """The id of an operation that began so long ago."""
+    return str(ULID.from_timestamp(time.time() - days_ago * 24 * 3600))
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_what_is_younger_than_a_sidecar_that_can_t_be_read_is_spared(
+    on_disk: Swept, monkeypatch: pytest.MonkeyPatch, has_guard: bool, dry_run: bool
+) -> None:
+    """Nobody knows which tables it speaks of. The twin does not ask, and takes what it may have announced."""
+    if not has_guard:
+        monkeypatch.setattr(Sidecars, "unreadable_since_us", lambda self: None)
+    unreadable = operation_of(days_ago=2)
+    on_disk.store.put(f"__recovery/{unreadable}.json", b"{")
+    orphans = {file.path for table in on_disk.sweep(dry_run=dry_run).tables for file in table.orphans}
+    assert not orphans & set(on_disk.left) if has_guard else orphans >= set(on_disk.left)
+    aside = f"__recovery/unreadable/{unreadable}.json"
+    assert (aside in on_disk.paths()) != dry_run, "a dry run moves nothing"
+    again = on_disk.sweep(dry_run=dry_run)  # by now it has been set aside
+    assert not set(on_disk.left) & {file.path for table in again.tables for file in table.orphans} or not has_guard
+
+
+def test_what_is_older_than_a_sidecar_that_can_t_be_read_is_swept(on_disk: Swept) -> None:
+    on_disk.store.put(f"__recovery/{operation_of(days_ago=0)}.json", b"{")
+    on_disk.sweep()
+    assert on_disk.still_there() == []
+
+
 # Beside others
 
 
@@ -498,11 +533,17 @@ def at(point: Point, do: Callable[[], object]) -> contextlib.AbstractContextMana
     return armed({point: Action(lambda: (do(), None)[1], nth=1)})
 
 
+def pinned(swept: Swept, version: StagedVersion) -> Pin:
+    before = swept.parts.newest().pins[PERSON]
+    return replace(
+        before, version=version.version, transaction=version.transaction, rows=version.rows, content=new_ulid()
+    )
+
+
 def commit(swept: Swept, version: StagedVersion) -> None:
     """Phase C of a staged version, without any of the checks that a writer makes."""
     newest = swept.parts.newest()
-    pin = Pin(version.version, version.transaction, 0, version.rows, staging=version.staging)
-    obj = follow(newest, op_id=new_ulid(), changed={PERSON: pin}, commits=(), finalised_through=0)
+    obj = follow(newest, op_id=new_ulid(), changed={PERSON: pinned(swept, version)}, commits=(), finalised_through=0)
     assert swept.parts.log.put(obj) == "created"
 
 
@@ -517,8 +558,8 @@ def test_a_commit_that_lands_just_before_the_announcement_keeps_its_old_files(sw
 def test_whoever_built_on_an_older_object_finds_its_number_taken(on_disk: Swept) -> None:
     """The put decides: a version that was staged before the sweep can't be committed after it."""
     newest = on_disk.parts.newest()
-    pin = Pin(on_disk.version.version, on_disk.version.transaction, 0, 2, staging=on_disk.version.staging)
-    late = follow(newest, op_id=new_ulid(), changed={PERSON: pin}, commits=(), finalised_through=0)
+    changed = {PERSON: pinned(on_disk, on_disk.version)}
+    late = follow(newest, op_id=new_ulid(), changed=changed, commits=(), finalised_through=0)
     on_disk.sweep()
     assert on_disk.parts.log.put(late) == "refused"
 
@@ -526,16 +567,16 @@ def test_whoever_built_on_an_older_object_finds_its_number_taken(on_disk: Swept)
 def test_a_fold_that_was_staged_before_the_sweep_finds_its_number_taken(on_disk: Swept) -> None:
     """Its data files may be swept, so it must not land: the sweep's own object is folded before anything is deleted."""
     store = on_disk.store.inner
-    before = archive.newest_version(store, "__manifest")
+    before = old_versions.newest_version(store, "__manifest")
     seen: list[int] = []
-    with at(Point.SWEEP_BEFORE_DELETE, lambda: seen.append(archive.newest_version(store, "__manifest"))):
+    with at(Point.SWEEP_BEFORE_DELETE, lambda: seen.append(old_versions.newest_version(store, "__manifest"))):
         on_disk.sweep()
     assert seen == [before + 1]
 
 
 def test_a_sidecar_that_comes_while_files_are_listed_spares_its_table(on_disk: Swept) -> None:
     parts = on_disk.parts
-    lease = Lease(parts.sidecars, str(MAIN_BRANCH), parts.newest())
+    lease = Lease(parts.sidecars, parts.newest())
     table = parts.cache.open(PERSON, parts.newest().pins[PERSON])
     with at(Point.SWEEP_AFTER_FILES, lambda: lease.take(SidecarIntent(new_ulid(), "ann"), table)):
         on_disk.sweep()
@@ -545,7 +586,7 @@ def test_a_sidecar_that_comes_while_files_are_listed_spares_its_table(on_disk: S
 def test_a_staging_name_that_an_object_pins_while_sidecars_are_read_stays(on_disk: Swept) -> None:
     with at(Point.SWEEP_AFTER_SIDECARS, lambda: commit(on_disk, on_disk.version)):
         on_disk.sweep()
-    assert on_disk.version.staging in on_disk.paths()
+    assert on_disk.version.manifest in on_disk.paths()
 
 
 @pytest.mark.parametrize("followed_by", [0, 2])
@@ -555,11 +596,11 @@ def test_a_staging_name_that_an_unfinished_object_pins_stays(on_disk: Swept, fol
     def commit_and_go_on() -> None:
         commit(on_disk, on_disk.version)
         for _ in range(followed_by):
-            on_disk.parts.log.put(remark(on_disk.parts.newest(), op_id=new_ulid()))
+            on_disk.parts.log.put(follow_with(on_disk.parts.newest(), Remark(new_ulid())))
 
     with at(Point.SWEEP_AFTER_SIDECARS, commit_and_go_on):
         on_disk.sweep()
-    assert on_disk.version.staging in on_disk.paths()
+    assert on_disk.version.manifest in on_disk.paths()
 
 
 def test_versions_that_are_archived_after_the_listing_are_read_in_the_history(on_disk: Swept) -> None:
@@ -568,7 +609,7 @@ def test_versions_that_are_archived_after_the_listing_are_read_in_the_history(on
         report = on_disk.sweep()
     assert archived(on_disk) == 2
     assert verdict(report, PEOPLE).spared == ""
-    assert sorted(path for path in before - on_disk.paths() if not path.endswith(".manifest")) == on_disk.left
+    assert sorted(path for path in before - on_disk.paths() if "/_versions/" not in path) == on_disk.left
 
 
 def test_versions_that_are_archived_while_their_folder_is_listed_still_speak_for_their_files(on_disk: Swept) -> None:
@@ -577,7 +618,7 @@ def test_versions_that_are_archived_while_their_folder_is_listed_still_speak_for
     on_disk.store.at = (f"{PEOPLE}/_transactions/", lambda: archive_all_but_the_newest(on_disk.store.inner))
     on_disk.sweep()
     assert archived(on_disk) == 2
-    assert sorted(path for path in before - on_disk.paths() if not path.endswith(".manifest")) == on_disk.left
+    assert sorted(path for path in before - on_disk.paths() if "/_versions/" not in path) == on_disk.left
 
 
 def test_a_version_that_vanishes_altogether_spares_its_table(on_disk: Swept) -> None:
@@ -596,10 +637,10 @@ def test_a_dry_run_spares_a_table_that_has_a_version_without_a_final_name(on_dis
 
 def test_a_table_that_somebody_else_wrote_to_is_repaired_first(on_disk: Swept) -> None:
     """Phase D can't be finished, so nobody can tell what a version refers to that has no final name."""
-    final = on_disk.version.staging.rpartition("-")[0].partition(".manifest")[0] + ".manifest"
+    final = final_path(PEOPLE, on_disk.version.version)
     on_disk.store.put(final, b"foreign")
     commit(on_disk, on_disk.version)
     with pytest.raises(TableDrift, match="omniray repair"):
         on_disk.sweep()
     assert on_disk.still_there() == on_disk.left
-    on_disk.store.put(final, on_disk.store.get(on_disk.version.staging))
+    on_disk.store.put(final, on_disk.store.get(on_disk.version.manifest))

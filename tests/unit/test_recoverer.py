@@ -8,27 +8,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
 import omniray
-from omniray.engine.base.errors import InvariantViolation, LineOwned
+from omniray.engine.base.errors import GraphExists, InvariantViolation, LineOwned
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.line.commit_object import EMBEDDED, RECOVERY_ACTOR
 from omniray.engine.line.owner import Incarnation, take_over
-from omniray.engine.line.sidecar import SidecarIntent
-from omniray.engine.recovery import recoverer as heal
+from omniray.engine.line.sidecar import SidecarIntent, Sidecars
+from omniray.engine.recovery import recoverer as recoverer_module
 from omniray.engine.recovery.recoverer import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.lease import Lease
 from tests.foreign import append, plain_ids, repair_of
-from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
+from tests.graphs import CITY, PERSON, SCHEMA, Parts, create_store, insert, parts_of, people
 from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staged_versions, wounds
-from tests.kit.mortal import crash
+from tests.kit.faulty_store import FaultyStore
+from tests.kit.mortal import crash, dying_at
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
@@ -124,32 +127,41 @@ def test_a_final_name_that_a_foreign_writer_took_waits_for_repair_and_then_the_o
     assert plain_ids(store) == ["ghost"]
 
 
-def test_others_behind_a_name_that_was_taken_wait_too_and_nothing_of_theirs_is_lost(
+def test_a_drifted_table_keeps_only_the_operations_that_moved_it_waiting(
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
-    second, first = left_by(store, DIED_BEFORE, "second"), left_by(store, DIED_AFTER, "first")
+    """One table's final name was taken: what moved other tables is finished, what never landed is cleared away."""
+    back, waiting = left_by(store, DIED_BEFORE, "back"), left_by(store, DIED_AFTER, "waiting")
     append(store, "mallory")
+    before, city = set(opened().sidecars.listed()), ["nodes/City.lance"]
+    crash(store, DIED_AFTER, lambda parts: add(parts, "town", tables=(CITY,)))
     healer = opened()
-    assert set(recovered(healer).awaiting_repair) == {first, second}
-    assert healer.sidecars.listed() == [second, first]
-    repair_of(healer).discard()
-    recovered(opened())
-    assert {one: kind for one, (kind, _) in outcomes(healer).items() if one in (first, second)} == {
-        first: "RolledForward",
-        second: "RolledBack",
+    (forward,) = set(healer.sidecars.listed()) - before
+    report = recovered(healer)
+    assert report == RecoveryReport(rolled_forward=(forward,), rolled_back=(back,), awaiting_repair=(waiting,))
+    assert healer.sidecars.listed() == [waiting]
+    assert plain_ids(store, *city) == ["town", "waiting"]
+    assert staged_versions(store, *city) != [], "the name that the waiting operation staged is its own to clear away"
+    assert healer.manifest.folded_through() == healer.newest().seq, "and the line is folded all the same"
+    assert outcomes(healer) == {
+        back: ("RolledBack", {PERSON: "FinalNameTaken", CITY: "NoMovement"}),
+        forward: ("RolledForward", {CITY: "RolledPastExpected"}),
     }
-    assert healer.sidecars.listed() == []
+    repair_of(healer).discard()
+    assert recovered(opened()) == RecoveryReport(rolled_forward=(waiting,))
+    assert staged_versions(store) == staged_versions(store, *city) == []
+    assert plain_ids(store) == ["waiting"]
+    assert wounds(store) == []
 
 
 def test_a_pinned_version_that_is_nowhere_aborts_loudly_and_everything_is_kept(
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
     left = left_by(store, DIED_AFTER, "lost")
-    lost = f"nodes/Person.lance/_versions/{staged_versions(store)[0]}"
+    (lost,) = staged_versions(store)
     data = store.get(lost)
     assert data is not None
-    second = left_by(store, DIED_BEFORE, "second")  # it gave both tables their final names, to open them
-    store.delete(f"{lost.partition('.manifest-')[0]}.manifest")
+    second = left_by(store, DIED_BEFORE, "second")
     store.delete(lost)
     healer, files = opened(), list(store.files(""))
     with pytest.raises(InvariantViolation, match=r"node:Person=InvariantViolation.*from a backup") as refusal:
@@ -166,28 +178,79 @@ def test_a_pinned_version_that_is_nowhere_aborts_loudly_and_everything_is_kept(
     assert wounds(store) == []
 
 
+BEFORE_THE_GRAPH = [
+    Point.A_AFTER_SIDECAR, Point.B_AFTER_TABLE, Point.C_BEFORE_PUT, Point.C_AFTER_PUT, Point.INIT_BEFORE_IDENTITY,
+]  # fmt: skip
+
+
+def die_creating(root: Root, point: Point) -> ObjectStore:
+    """A creator dies at a point; the store where its graph would have been."""
+    store = open_store(f"{root.uri}/graph", root.storage_options)
+    its_own = FaultyStore(store)
+    with dying_at(its_own, point):
+        create_graph(cast(ObjectStore, its_own), SCHEMA, actor="first")
+    assert its_own.is_dead
+    return store
+
+
+@pytest.mark.parametrize("point", BEFORE_THE_GRAPH)
+def test_a_creator_that_died_before_its_graph_was_there_is_in_nobody_s_way_and_is_cleared_away(
+    any_root: Root, point: Point
+) -> None:
+    store = die_creating(any_root, point)
+    left = Sidecars(store).listed()
+    create_graph(store, SCHEMA, actor="second")
+    healer = parts_of(store, is_dead=everybody_is_dead)
+    assert recovered(healer) == RecoveryReport(rolled_back=tuple(left))
+    add(healer, "ann")
+    told = healer.lineage.recoveries(None)
+    assert [(one.operation_id, one.recovery_kind, one.sidecar_writer_kind) for one in told] == [
+        (one, "RolledBack", "Init") for one in left
+    ]
+    assert [one.recovery_for_actor for one in told] == ["first"] * len(left)
+    healer.close()
+    assert healer.newest().epoch == 1, "nobody had to be fenced"
+    assert {file.path.split("/")[1] for file in store.files("__commits")} == {healer.branch.graph_id}
+    if left:  # else it died before its sidecar was there, and what it staged is the sweep's
+        assert staged_versions(store) == staged_versions(store, "nodes/City.lance") == []
+    assert plain_ids(store) == ["ann"]
+    assert wounds(store) == []
+
+
+def test_a_creator_that_died_after_its_graph_was_there_has_created_it(any_root: Root) -> None:
+    store = die_creating(any_root, Point.INIT_AFTER_IDENTITY)
+    with pytest.raises(GraphExists):
+        create_graph(store, SCHEMA)
+    healer = parts_of(store, is_dead=everybody_is_dead)
+    (left,) = healer.sidecars.listed()
+    assert recovered(healer) == RecoveryReport(rolled_forward=(left,))
+    healer.close()
+    assert plain_ids(store) == []
+    assert wounds(store) == []
+
+
 # Who is gone
 
 
-def recoverer(parts: Parts, **options: Any) -> Recoverer:
-    return Recoverer(parts.store, parts.sidecars, parts.lineage, parts.finaliser, **options)
+def recoverer_of(parts: Parts, **options: Any) -> Recoverer:
+    return Recoverer(parts.branch, parts.finaliser, **options)
 
 
 def test_an_operation_of_a_process_that_is_dead_on_this_machine_is_recovered_at_once(
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
     def write_as_one_that_ended(parts: Parts) -> None:
-        parts.writer._stager._process = replace(this_process(), started="before")
+        parts.writer.attempts._process = replace(this_process(), started="before")
         add(parts, "ghost")
 
     crash(store, DIED_BEFORE, write_as_one_that_ended)
     healer = opened()
-    assert len(recoverer(healer).recover(healer.tip).rolled_back) == 1
+    assert len(recoverer_of(healer).recover(healer.tip).rolled_back) == 1
 
 
 def test_an_operation_of_a_live_process_is_left_alone(store: ObjectStore, opened: Callable[..., Parts]) -> None:
     left, healer = left_by(store, DIED_BEFORE), opened()
-    assert recoverer(healer).recover(healer.tip) == RecoveryReport(left=(left,))
+    assert recoverer_of(healer).recover(healer.tip) == RecoveryReport(left=(left,))
     assert len(staged_versions(store)) == 1
     assert healer.newest().epoch == 1
 
@@ -197,14 +260,14 @@ def test_an_operation_of_another_machine_is_recovered_after_the_grace_period(
     store: ObjectStore, opened: Callable[..., Parts], waited: float, is_recovered: bool
 ) -> None:
     def write_elsewhere(parts: Parts) -> None:
-        parts.writer._stager._process = Process("elsewhere", 1, "1")
+        parts.writer.attempts._process = Process("elsewhere", 1, "1")
         add(parts, "ghost")
 
     crash(store, DIED_BEFORE, write_elsewhere)
     healer = opened()
     for grace_s in (GRACE_S, 5.0):
         later = time.time() + waited * grace_s
-        report = recoverer(healer, grace_s=grace_s, now=lambda later=later: later).recover(healer.tip)
+        report = recoverer_of(healer, grace_s=grace_s, now=lambda later=later: later).recover(healer.tip)
         if is_recovered:
             assert len(report.rolled_back) == 1
             return
@@ -215,12 +278,12 @@ def test_a_lease_of_a_load_that_died_is_consumed_and_nothing_is_told_of_it(
     store: ObjectStore, opened: Callable[..., Parts]
 ) -> None:
     healer = opened()
-    lease = Lease(healer.sidecars, "main", healer.newest())
+    lease = Lease(healer.sidecars, healer.newest())
     lease.take(
         SidecarIntent("01J00000000000000000000000", "ann"), healer.cache.open(PERSON, healer.newest().pins[PERSON])
     )
     before = healer.newest()
-    assert recoverer(healer).recover(healer.tip) == RecoveryReport(left=tuple(healer.sidecars.listed()))
+    assert recoverer_of(healer).recover(healer.tip) == RecoveryReport(left=tuple(healer.sidecars.listed()))
     assert recovered(healer) == RecoveryReport()
     assert healer.sidecars.listed() == []
     assert healer.newest() == before
@@ -232,11 +295,11 @@ def test_a_lease_from_elsewhere_lasts_longer_than_a_write(
     store: ObjectStore, opened: Callable[..., Parts], age_s: float, left: int
 ) -> None:
     healer = opened()
-    lease = Lease(healer.sidecars, "main", healer.newest())
+    lease = Lease(healer.sidecars, healer.newest())
     lease.take(
         SidecarIntent("01J00000000000000000000000", "ann"), healer.cache.open(PERSON, healer.newest().pins[PERSON])
     )
-    recoverer(healer, now=lambda: time.time() + age_s).recover(healer.tip)
+    recoverer_of(healer, now=lambda: time.time() + age_s).recover(healer.tip)
     assert len(healer.sidecars.listed()) == left
 
 
@@ -248,7 +311,7 @@ def test_a_sidecar_that_a_power_cut_has_emptied_stands_in_nobody_s_way_and_is_fo
     store.put(f"__recovery/{operation_id}.json", content)
     assert recovered(healer).left == (operation_id,)
     add(healer, "ann")
-    recoverer(healer, now=lambda: time.time() + LEASE_S + 60).recover(healer.tip)
+    recoverer_of(healer, now=lambda: time.time() + LEASE_S + 60).recover(healer.tip)
     assert operation_id not in healer.sidecars.listed()
     assert operation_id not in outcomes(healer)
 
@@ -311,7 +374,7 @@ def test_a_read_only_open_touches_nothing(store: ObjectStore) -> None:
 
 def test_opening_heals(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     left = left_by(store, DIED_AFTER)
-    monkeypatch.setattr(heal, "is_known_dead", lambda process: True)
+    monkeypatch.setattr(recoverer_module, "is_known_dead", lambda process: True)
     with omniray.open(store.uri) as graph:
         assert [(one.operation_id, one.recovery_kind) for one in graph.recoveries()] == [(left, "RolledForward")]
         (recovery,) = graph.recoveries()
@@ -338,7 +401,7 @@ def test_recover_says_what_it_did(store: ObjectStore, monkeypatch: pytest.Monkey
     with omniray.open(store.uri) as graph:
         back, forward = left_by(store, DIED_BEFORE), left_by(store, DIED_AFTER)
         assert graph.recover() == RecoveryReport(left=(back, forward))
-        monkeypatch.setattr(heal, "is_known_dead", lambda process: True)
+        monkeypatch.setattr(recoverer_module, "is_known_dead", lambda process: True)
         assert graph.recover() == RecoveryReport(rolled_forward=(forward,), rolled_back=(back,))
         assert graph.recover() == RecoveryReport()
         assert people(graph) == ["ghost"]

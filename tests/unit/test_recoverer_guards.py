@@ -18,12 +18,13 @@ from omniray.engine.line.commit_object import CommitObject, encode
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.prune import prune
 from omniray.engine.line.sidecar import Sidecar
-from omniray.engine.recovery import recoverer as heal
+from omniray.engine.recovery import recoverer as recoverer_module
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
 from omniray.engine.recovery.rules import Decision, TableFacts
 from omniray.engine.store.object_store import ObjectStore
-from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import observe_final_name
+from omniray.engine.tables.version_names import own_path, version_of
 from tests.foreign import commit_and_die, plain_ids
 from tests.graphs import PERSON, Parts, parts_of
 from tests.healing import add, left_by, outcomes, recovered, staged_versions, wounds
@@ -33,7 +34,7 @@ from tests.kit.mortal import bury, mortal
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
 
 
-def _decide_without_raising(operation: Any, classes: Any, decide: Any = heal.decide) -> Decision:
+def _decide_without_raising(operation: Any, classes: Any, decide: Any = recoverer_module.decide) -> Decision:
     decision: Decision = decide(operation, classes)
     return Decision.ROLL_BACK if decision is Decision.RAISE_FIRST else decision
 
@@ -70,7 +71,7 @@ def test_a_put_that_lands_during_recovery_is_either_seen_or_refused(
 ) -> None:
     """The twins decide without raising the epoch, or by what was seen before: a committed write is torn apart."""
     if guard == "raise":
-        monkeypatch.setattr(heal, "decide", _decide_without_raising)
+        monkeypatch.setattr(recoverer_module, "decide", _decide_without_raising)
     if guard == "read after it":
         monkeypatch.setattr(Recoverer, "_examine", _decide_by_the_look_before_the_raise)
     late, healer = in_flight(store), opened()
@@ -114,20 +115,20 @@ def test_an_operation_whose_object_was_pruned_is_found_in_the_lineage(
     assert outcomes(healer)[left][0] == ("RolledForward" if has_guard else "RolledBack")
 
 
-def _final_then_staging(self: Recoverer, newest: CommitObject, table_key: str, head: int) -> TableFacts:
+def _final_then_own(self: Recoverer, newest: CommitObject, table_key: str, head: int) -> TableFacts:
     pin = newest.pins[table_key]
     final = observe_final_name(self._store, pin)
-    has_staging_name = pin.staging is not None and self._store.get(pin.staging) is not None
-    return TableFacts(pin.version, head, final, has_staging_name)
+    has_own_name = self._store.get(own_path(pin, self._branch.graph_id)) is not None
+    return TableFacts(pin.version, head, final, has_own_name)
 
 
 @pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
 def test_a_phase_d_that_is_finished_while_recovery_looks_is_no_violation(
     store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
 ) -> None:
-    """The final name is not there, then it is and the staging name is gone: the twin does not look a third time."""
+    """The final name is not there, then it is and the version's own name is gone: the twin looks in that order."""
     if not has_guard:
-        monkeypatch.setattr(Recoverer, "_observe_table", _final_then_staging)
+        monkeypatch.setattr(Recoverer, "_observe_table", _final_then_own)
     left = left_by(store, DIED_AFTER)
 
     def finish() -> None:
@@ -136,7 +137,7 @@ def test_a_phase_d_that_is_finished_while_recovery_looks_is_no_violation(
         quick.close()
 
     watched = FaultyStore(store)
-    watched.arm(CallFault(Effect.PAUSE, frozenset({"get"}), path_contains=".manifest-", pause=finish))
+    watched.arm(CallFault(Effect.PAUSE, frozenset({"get"}), path_contains="/_staged/", pause=finish))
     healer = opened(cast(ObjectStore, watched))
     if not has_guard:
         with pytest.raises(InvariantViolation):
@@ -145,21 +146,23 @@ def test_a_phase_d_that_is_finished_while_recovery_looks_is_no_violation(
     assert recovered(healer).rolled_forward == (left,)
 
 
-def _every_staging_name(self: Recoverer, table: Any) -> list[str]:
-    folder = f"{table.table_path}/_versions"
-    return [f"{folder}/{name}" for name in self._store.names(folder) if ".manifest-" in name]
+def _clear_every_staged_version(self: Recoverer, sidecar: Sidecar) -> None:
+    for table in sidecar.tables:
+        for path in staged_versions(self._store, table.table_path):
+            if version_of(path) == table.expected_version + 1:
+                self._store.delete(path)
 
 
 @pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
-def test_another_operation_s_staging_manifest_of_the_same_version_is_not_deleted(
+def test_another_operation_s_staged_manifest_of_the_same_version_is_not_deleted(
     store: ObjectStore, opened: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch, has_guard: bool
 ) -> None:
     """One died before its put; another committed the same version, and died before it had its final name.
 
-    The twin goes by the name alone, and deletes the only name that a committed version has.
+    The twin goes by the version alone, and deletes the only name that a committed version has.
     """
     if not has_guard:
-        monkeypatch.setattr(Recoverer, "_staged_versions", _every_staging_name)
+        monkeypatch.setattr(Recoverer, "_clear_staging", _clear_every_staged_version)
     left = left_by(store, DIED_BEFORE)
     commit_and_die(store, "ann")
     assert len(staged_versions(store)) == 2
@@ -216,7 +219,7 @@ def _head_after_the_line(self: Recoverer, tip: Any, sidecars: Sequence[Sidecar])
     newest = tip.refresh()
     commit_and_die_final(self._store)
     tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
-    heads = {key: archive.newest_version(self._store, table.table_path) for key, table in tables.items()}
+    heads = {key: old_versions.newest_version(self._store, table.table_path) for key, table in tables.items()}
     facts = {key: self._observe_table(newest, key, head) for key, head in heads.items() if key in newest.pins}
     named = self._named(sidecars, newest)
     return [self._case(sidecar, newest, facts, named=sidecar.operation_id in named) for sidecar in sidecars]

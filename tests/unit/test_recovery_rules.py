@@ -28,8 +28,8 @@ BOOLS = (False, True)
 
 def all_table_facts() -> Iterator[TableFacts]:
     """Every combination: HEAD behind, at, one past and further past the pin, with each state of its names."""
-    for head, name, has_staging_name in itertools.product(HEADS, FinalName, BOOLS):
-        yield TableFacts(PIN, head, name, has_staging_name)
+    for head, name, has_own_name in itertools.product(HEADS, FinalName, BOOLS):
+        yield TableFacts(PIN, head, name, has_own_name)
 
 
 def all_operations() -> Iterator[OperationFacts]:
@@ -103,7 +103,7 @@ def test_only_what_the_operation_did_depends_on_whether_it_is_named() -> None:
 
 def test_a_pinned_version_without_any_name_is_lost_and_only_such_a_one() -> None:
     for named, table in itertools.product(BOOLS, all_table_facts()):
-        nowhere = table.final_name is FinalName.ABSENT and not table.has_staging_name
+        nowhere = table.final_name is FinalName.ABSENT and not table.has_own_name
         assert (classify(named, table) is TableClass.INVARIANT_VIOLATION) == nowhere
 
 
