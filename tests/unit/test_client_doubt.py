@@ -21,9 +21,9 @@ from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
     InputError,
     LineOwned,
-    NotFinalised,
     OmnirayError,
     OutcomeUnknown,
+    SchemaChanged,
     StorageError,
     Unreachable,
 )
@@ -132,7 +132,7 @@ def test_a_write_in_doubt_is_answered_by_the_coordinator_of_before_if_that_comes
     assert (len(ailing.sent), len(set(ailing.sent))) == (3, 1)
 
 
-@pytest.mark.parametrize("refused", [LineOwned("it was taken down", owner="embedded"), NotFinalised("not yet")])
+@pytest.mark.parametrize("refused", [LineOwned("it was taken down", owner="embedded"), SchemaChanged("another schema")])
 def test_what_is_no_failure_of_the_store_ends_a_write_in_doubt_with_its_id(
     connected: Any, refused: OmnirayError
 ) -> None:
