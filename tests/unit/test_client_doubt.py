@@ -204,8 +204,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> _Ray:
     return fake
 
 
-PLACE = Place("01K9", "main")
-STORAGE = Storage("s3://bucket/social", None)
+LINE = "01K9ZQ5T7Z0000000000000000"
+PLACE = Place(LINE)
+STORAGE = Storage("s3://bucket/social", None, LINE, LINE)
 
 
 @pytest.mark.parametrize("timeout_s", [math.inf, 1e300])

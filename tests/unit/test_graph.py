@@ -103,7 +103,7 @@ def test_a_graph_of_the_first_format_is_refused_by_the_file_that_it_had(disk: Ro
 
 
 def schema_file(graph: omniray.Graph) -> Path:
-    return Path(graph.uri) / path_of(graph.snapshot()._branch.accepted.ref)
+    return Path(graph.uri) / path_of(graph._branch.accepted.ref)
 
 
 @pytest.mark.parametrize("edited", [("age: I32?", "age: I64?"), ("    ", "\t")], ids=["meaning", "blanks"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
-
 import omniray
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.reading.fragment_groups import FragmentGroup, GroupReader, cut, grouped
