@@ -17,11 +17,11 @@ import lance
 
 import omniray
 from omniray.engine.base.failpoints import Action, Point, armed, kill
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
-from tests.graphs import INSERT, PERSON, insert, people
+from tests.graphs import INSERT, PERSON, insert, main_of, people
 from tests.stores import Root
 
 STOP_TIMEOUT_S = 60
@@ -174,7 +174,7 @@ def committed(log: CommitLog, known: dict[int, CommitObject]) -> set[str]:
 def poll(pipe: Connection, uri: str, polls: Any, polled: Condition) -> None:
     """Look at all tables with plain Lance until told to stop; what is visible must be in the line read afterwards."""
     store = open_store(uri)
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, main_of(store))
     known: dict[int, CommitObject] = {}
     violations: set[str] = set()
     states: set[int] = set()

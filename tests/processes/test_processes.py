@@ -11,10 +11,11 @@ import pytest
 
 import omniray
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.store.open_store import open_store
-from omniray.engine.tables.version_names import final_name
+from omniray.engine.tables.version_names import final_path, own_path
 from tests.graphs import PERSON, Adding, create_store, insert, new_graph, parts_of, people, reopen
+from tests.healing import staged_versions
 from tests.processes.crew import (
     Member,
     committed,
@@ -111,8 +112,8 @@ def test_the_plain_reader_s_test_can_fail(disk: Root) -> None:
 
     def too_early(obj):  # type: ignore[no-untyped-def]
         for pin in obj.introduced().values():
-            store.copy_if_absent(pin.staging, final_name(pin.staging))
-        early.update(visible(store) - committed(CommitLog(store, MAIN_BRANCH), {}))
+            store.copy_if_absent(own_path(pin, parts.branch.graph_id), final_path(pin.path, pin.version))
+        early.update(visible(store) - committed(CommitLog(store, parts.branch.branch), {}))
         return put(obj)
 
     early: set[str] = set()
@@ -134,9 +135,7 @@ def test_a_writer_killed_between_b_and_c_leaves_no_visible_trace_and_the_next_wr
         table = f"{graph.uri}/nodes/Person.lance"
         assert killed_between_b_and_c(any_root, graph.uri, "ghost") == SIGKILLED
         store = open_store(graph.uri, any_root.storage_options)
-        assert [n for n in store.names("nodes/Person.lance/_versions") if ".manifest-" in n] != [], (
-            "Phase B was through"
-        )
+        assert staged_versions(store) != [], "Phase B was through"
         plain = lance.dataset(table, storage_options=any_root.storage_options)
         assert (plain.version, plain.to_table()["name"].to_pylist()) == (2, ["ann"])
         everybody_opens(members[:1], graph, any_root)
@@ -148,7 +147,7 @@ def test_a_writer_killed_between_b_and_c_leaves_no_visible_trace_and_the_next_wr
         assert (plain.version, sorted(plain.to_table()["name"].to_pylist())) == (3, ["ann", "bob"])
         assert len(graph.history()) == 3
         assert [one.recovery_kind for one in graph.recoveries()] == ["RolledBack"]
-    assert [n for n in store.names("nodes/Person.lance/_versions") if ".manifest-" in n] == []
+    assert staged_versions(store) == []
     assert list(store.names("__recovery")) == []
 
 
@@ -169,7 +168,7 @@ def test_what_a_writer_killed_between_c_and_d_wrote_is_seen_and_healed_by_the_ne
         graph.flush()
         assert [entry.seq for entry in graph.history()] == [5, 3, 2, 1], "number 4 tells of the recovery"
         assert [one.recovery_kind for one in graph.recoveries()] == ["RolledForward"]
-    assert not list(Path(table).glob("_versions/*.manifest-*"))
+    assert not list(Path(table).glob("_staged/*"))
     assert not list(Path(f"{graph.uri}/__recovery").glob("*"))
 
 
