@@ -19,9 +19,9 @@ import omniray
 from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.table_queues import Question
-from omniray.engine.commit.staging import Base
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.staging import Base
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
