@@ -112,6 +112,11 @@ def join(address: str | None) -> bool:
     return False
 
 
+def is_running_here() -> bool:
+    """Whether a process of this machine would join a cluster rather than start one."""
+    return _running_here() is not None or ("ray" in sys.modules and bool(ray().is_initialized()))
+
+
 def _running_here() -> str | None:
     """The cluster that this machine is part of. What Ray wrote down may be of one that is gone, and is tried."""
     if address := os.environ.get("RAY_ADDRESS"):

@@ -44,8 +44,9 @@ class RoundState:
         asked = {key: ids for key, ids in wanted.items() if ids and self.count(key)}
         questions = [Question("matching", key, (ID, pa.array(ids, pa.string()), (ID,))) for key, ids in asked.items()]
         for key, found in zip(asked, self._reader.read(self._base, questions) if questions else (), strict=True):
-            self._asked[key] = asked[key]
-            self._found[key] = dict(zip(found[ID].to_pylist(), found[ROWADDR].to_pylist(), strict=True))
+            self._asked.setdefault(key, set()).update(asked[key])
+            located = zip(found[ID].to_pylist(), found[ROWADDR].to_pylist(), strict=True)
+            self._found.setdefault(key, {}).update(located)
 
     # As a state
 

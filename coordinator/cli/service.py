@@ -102,11 +102,13 @@ def down(
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
         from omniray.coordinator.actors import cluster
-        from omniray.coordinator.client.service import find
+        from omniray.coordinator.client.service import end_idle, find
 
         found = find(graph, uri, options)
         if found is None:
-            out.line("no coordinator serves this graph", {"uri": graph.uri, "address": None})
+            ended = end_idle(graph)
+            said = "; the actors that one had left were ended" if ended else ""
+            out.line(f"no coordinator serves this graph{said}", {"uri": graph.uri, "address": None, "ended": ended})
             return
         try:
             found.down(timeout)

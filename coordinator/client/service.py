@@ -168,6 +168,22 @@ def find(graph: GraphReader, uri: str, storage_options: Mapping[str, str] | None
     return Service(publisher, _place(graph), _storage(graph, uri, storage_options), address, started_ray=False)
 
 
+def end_idle(graph: GraphReader) -> int:
+    """End actors of a graph that nobody serves: one that handed the line back and was not ended leaves some behind.
+
+    Only on a cluster that runs on this machine, or that this process has joined; says how many there were.
+    """
+    if not cluster.is_running_here():
+        return 0
+    cluster.join(None)
+    try:
+        place = _place(graph)
+        names = (place.publisher, place.reconciler, *(place.queues(number) for number in range(QUEUE_OWNERS_MAX)))
+        return sum(_end(name) for name in names)
+    finally:
+        cluster.leave()
+
+
 def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
     """The publisher, once it is there: Ray may be restarting it.
 

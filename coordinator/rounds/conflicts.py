@@ -4,6 +4,7 @@
     merges of one key                            all land, the last one in the order of the queue wins
     a strict write whose table has moved         ExpectedVersionMismatch; of two in one round the first wins
     an update or delete                          reads what the writes before it have left
+    a look at a table that drifted               TableDrift
     a broken constraint, an edge to a node that
     an earlier write of the round deletes        ConstraintViolation
     an edge to a node that an earlier one brings lands
@@ -18,7 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omniray.coordinator.rounds.together import judge_together, runs
-from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, OmnirayError
+from omniray.engine.base.errors import (
+    Conflict,
+    ExpectedVersionMismatch,
+    InputError,
+    NotFound,
+    OmnirayError,
+    TableDrift,
+)
 from omniray.engine.judge.overlay import Overlay
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Resolution, TableWrite, WriteResult
@@ -47,8 +55,23 @@ class JudgedRound:
 
 
 def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> JudgedRound:
-    """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read."""
-    round = _Round(Overlay(state, schema), schema)
+    """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read.
+
+    A write that a bug keeps from being laid over the others falls alone: the others are judged again without it.
+    """
+    left, fallen = list(requests), dict[str, WriteAnswer | OmnirayError]()
+    while True:
+        round = _Round(Overlay(state, schema), schema)
+        try:
+            _judge_in_order(left, round, schema)
+        except _NotLaidOver as found:
+            fallen[found.request.header.commit_id] = not_judged(found.request, found.error)
+            left.remove(found.request)
+        else:
+            return JudgedRound(tuple(round.accepted), {**fallen, **round.answers}, round.overlay.writes())
+
+
+def _judge_in_order(requests: Sequence[Request], round: _Round, schema: Schema) -> None:
     for run in runs(requests, schema):
         together = _judged_together(run, round.overlay, schema)
         if together is None:
@@ -57,7 +80,14 @@ def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> Ju
         else:
             for request, resolution in zip(run, together, strict=True):
                 round.settle(request, resolution)
-    return JudgedRound(tuple(round.accepted), round.answers, round.overlay.writes())
+
+
+class _NotLaidOver(Exception):
+    """A write that was resolved, and whose resolution the overlay can't take."""
+
+    def __init__(self, request: Request, error: Exception) -> None:
+        super().__init__(request.header.commit_id)
+        self.request, self.error = request, error
 
 
 class _Round:
@@ -73,13 +103,13 @@ class _Round:
         try:
             _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
             resolution = request.resolve(self.overlay, self._schema)
-        except (InputError, Conflict) as error:
+        except (InputError, Conflict, TableDrift) as error:  # who meets a drifted table is told so, nobody else
             self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)
         except OmnirayError:
             raise
         except Exception as error:  # nothing of it lies over the others yet: it falls alone
             log.exception("event=write_not_judged commit_id=%s", request.header.commit_id)
-            self.answers[request.header.commit_id] = _bug(request, error)
+            self.answers[request.header.commit_id] = not_judged(request, error)
         else:
             self.settle(request, resolution)
 
@@ -90,15 +120,21 @@ class _Round:
             result = WriteResult(None, 0, 0, resolution.rejected)
             self.answers[commit_id] = WriteAnswer(result, resolution.unfit)
             return
-        self.overlay.take(resolution.tables, commit_id)
+        try:
+            self.overlay.take(resolution.tables, commit_id)
+        except Exception as error:
+            log.exception("event=write_not_laid_over commit_id=%s", commit_id)
+            raise _NotLaidOver(request, error) from error
         self._last_writer.update(dict.fromkeys(resolution.tables, commit_id))
         self.accepted.append((request, resolution))
 
 
 def _judged_together(run: Sequence[Request], overlay: Overlay, schema: Schema) -> list[Resolution] | None:
-    """`judge_together`; a run that a bug keeps from being judged so is judged one by one, to see whose it is."""
+    """`judge_together`; a run that a bug or a drifted table keeps from it is judged one by one, to see whose it is."""
     try:
         return judge_together(run, overlay, schema)
+    except TableDrift:
+        return None
     except OmnirayError:
         raise
     except Exception:
@@ -119,7 +155,7 @@ def _check_versions(
             raise mismatch
 
 
-def _naming_winner(error: InputError | Conflict, overlay: Overlay) -> OmnirayError:
+def _naming_winner(error: InputError | Conflict | TableDrift, overlay: Overlay) -> OmnirayError:
     """The error with the commit id of the write that was faster, if that is one of the same round."""
     winner = overlay.writer_of(error.facts.get("table_key", ""), error.facts.get("key", ""))
     if winner is not None:
@@ -127,7 +163,8 @@ def _naming_winner(error: InputError | Conflict, overlay: Overlay) -> OmnirayErr
     return error
 
 
-def _bug(request: Request, error: Exception) -> OmnirayError:
+def not_judged(request: Request, error: Exception) -> OmnirayError:
+    """The answer to a write that only a bug kept from being judged."""
     commit_id = request.header.commit_id
     return OmnirayError(
         f"a bug in omniray kept write {commit_id} from being judged: {error!r}; nothing of it was written, and sent "

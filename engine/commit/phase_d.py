@@ -8,7 +8,9 @@ come last: a version's own name once it has its final one, the operation's sidec
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -95,6 +97,7 @@ class Finaliser:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="omniray-phase-d", daemon=True)
                 self._thread.start()
+                _open_in_this_process.add(self)
             self._wake.notify_all()
 
     def flush(self) -> None:
@@ -122,6 +125,7 @@ class Finaliser:
 
     def close(self) -> None:
         """Flush, tidy up and end the thread; it ends even if the flush fails."""
+        _open_in_this_process.discard(self)
         try:
             self.flush()
         finally:
@@ -295,6 +299,7 @@ class Finaliser:
             for table_path in {pin.path for pin in finished if old_versions.is_due(pin.version)}:
                 old_versions.archive(self._store, table_path)
             self._manifest.discard_old_versions()
+            self._manifest.keep_up()
             self._prune()
         except StorageError as error:
             log.warning("event=tidy_failed sidecars=%d error=%s", len(through), error)
@@ -307,6 +312,24 @@ class Finaliser:
             # of their numbers.
             now_us = min(time.time_ns() // 1000, store_now_us(self._store))
             prune(self._store, self._log, self._target, self._pruned_at, now_us=now_us)
+
+
+_open_in_this_process: set[Finaliser] = set()
+
+
+def _close_all() -> None:
+    """Finish Phase D of what a program has written that ends without closing its graphs."""
+    for finaliser in tuple(_open_in_this_process):
+        try:
+            finaliser.close()
+        except Exception as error:  # nobody is there to be told, and the next writer finishes it
+            log.info("event=phase_d_unfinished_at_exit error=%r", error)
+
+
+# Before the threads of executors are ended, which is earlier than `atexit` and has no public name. A forked child has
+# none of the threads, and nothing of its own to finish.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
+os.register_at_fork(after_in_child=_open_in_this_process.clear)
 
 
 class _Work(StrEnum):

@@ -38,6 +38,7 @@ from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import LineEnd
 from omniray.engine.line.owner import refuse_stranger
 from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.maintenance.sweep_record import MARGIN_US, record, swept_before
 from omniray.engine.store.object_store import PROBE, ObjectStore, StoredFile, store_now_us
 from omniray.engine.tables.version_names import own_path, version_of
 from omniray.engine.tables.versions import VersionReader
@@ -65,13 +66,16 @@ class Kind(StrEnum):
 # Lance's temporary files are `.tmp` and six characters, or the name to be with `#1` behind it.
 _TEMPORARY = re.compile(rf"(.*/)?(\.tmp-[^/]+|\.tmp\w{{6}}|[^/]+#\d+)|{PROBE}/.+")
 _IN_TABLE = {
-    Kind.REFERABLE: re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn"),
+    Kind.REFERABLE: re.compile(
+        r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn|_indices/[0-9a-f-]{36}/[^/]+"
+    ),
     Kind.STAGING: re.compile(r"_staged/[^/]+/\d{20}\.manifest|_versions/\d{20}\.manifest-[^/]+"),
     Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # wherever it lies: a repair may have set it aside
     Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
 }
 _MANIFEST_LIKE = ".manifest"
-_ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|__schema/.+\.pg|__graph\.json")}
+NEVER: Mapping[str, int] = {}
+_ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|__schema/.+\.pg|__graph\.json|__swept\.json")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ class Listing:
 
     candidates: dict[str, list[StoredFile]] = field(default_factory=lambda: defaultdict(list))
     manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    older_manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # than every candidate
     unknown: list[StoredFile] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)  # by table: why nobody can tell what is needed
 
@@ -156,19 +161,25 @@ def kind_of(table: str, path: str) -> Kind:
     return next((kind for kind, pattern in layout.items() if pattern.fullmatch(name)), Kind.UNKNOWN)
 
 
-def sort_out(files: Iterable[StoredFile], tables: Collection[str], before_us: int) -> Listing:
-    """Sort files by table and kind; what was modified at `before_us` or later is no candidate."""
+def sort_out(
+    files: Iterable[StoredFile], tables: Collection[str], before_us: int, since_us: Mapping[str, int] = NEVER
+) -> Listing:
+    """Sort files by table and kind; what was modified at `before_us` or later is no candidate.
+
+    Nor is what an earlier sweep has looked at: `since_us` says for each table up to when.
+    """
     listing = Listing()
     for file in files:
         table = _table_of(file.path, tables)
         kind = kind_of(table, file.path)
+        is_new = file.modified_us >= since_us.get(table, 0)
         if kind is Kind.MANIFEST:
-            listing.manifests[table].add(file.path)
+            (listing.manifests if is_new else listing.older_manifests)[table].add(file.path)
         elif kind is Kind.UNKNOWN:
             listing.unknown.append(file)
             if table and _MANIFEST_LIKE in file.path:
                 listing.strange[table] = f"{file.path} may refer to its files, and is none of omniray's manifests"
-        elif kind is not Kind.KEPT and file.modified_us < before_us:
+        elif kind is not Kind.KEPT and file.modified_us < before_us and (is_new or kind is not Kind.REFERABLE):
             listing.candidates[table].append(file)
     return listing
 
@@ -201,9 +212,15 @@ def _is_orphan(table: str, path: str, evidence: Evidence) -> bool:
         case Kind.STAGING:
             return path not in evidence.pinned_staging
         case Kind.REFERABLE:  # the versions of a table that is not spared were read
-            return path[len(table) + 1 :] not in evidence.references[table]
+            return _referred_as(path[len(table) + 1 :]) not in evidence.references[table]
         case _:
             return False
+
+
+def _referred_as(name: str) -> str:
+    """How a manifest refers to a file of its table: by its name, or by the folder of its index."""
+    folder, _, rest = name.partition("/")
+    return f"{folder}/{rest.partition('/')[0]}" if folder == "_indices" else name
 
 
 # Sweeping
@@ -242,7 +259,9 @@ class Sweeper:
             before_us = min(before_us, unreadable_us - CLOCK_SKEW_US)
         lines = self._lines()
         tables = {pin.path for line in lines for pin in line.pins.values()}
-        listing = sort_out(self.store.files(""), {*tables, *_system_tables(lines, self.branch)}, before_us)
+        swept = swept_before(self.store)
+        since_us = {table: swept[table] - MARGIN_US for table in tables & swept.keys()}
+        listing = sort_out(self.store.files(""), {*tables, *_system_tables(lines, self.branch)}, before_us, since_us)
         reach(Point.SWEEP_AFTER_FILES)
         spared |= _named_by(sidecars) | listing.strange
         reach(Point.SWEEP_AFTER_SIDECARS)
@@ -251,6 +270,8 @@ class Sweeper:
         verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging))
         if not dry_run:
             self._delete([file.path for verdict in verdicts for file in verdict.orphans])
+            looked_at = tables - (spared | unread).keys()
+            record(self.store, {**swept, **dict.fromkeys(looked_at, before_us)})
         report = SweepReport(before_us, verdicts, Amount.of(listing.unknown), dry_run)
         log.info("event=sweep before_us=%d orphans=%d dry_run=%s", before_us, report.deleted.files, dry_run)
         return report
@@ -318,7 +339,7 @@ class Sweeper:
         return references, unread
 
     def _manifests(self, table: str, listing: Listing, barrier: CommitObject) -> set[str]:
-        """The manifests of all versions, the pinned one among them.
+        """The manifests of all versions that may refer to a candidate, if the pinned one is there.
 
         They are listed once more, `_versions/` before `_history/`: one that is moved meanwhile is seen in either.
         """
@@ -327,11 +348,14 @@ class Sweeper:
             for folder in ("_versions", "_history")
             for name in self.store.names(f"{table}/{folder}")
         ]
-        found = listing.manifests[table] | {path for path in fresh if kind_of(table, path) is Kind.MANIFEST}
-        if not found:
+        older = listing.older_manifests[table]
+        found = listing.manifests[table] | {
+            path for path in fresh if kind_of(table, path) is Kind.MANIFEST and path not in older
+        }
+        if not found | older:
             raise StorageError(f"{table} has no version")
         for pin in barrier.pins.values():
-            if pin.path == table and not any(version_of(path) == pin.version for path in found):
+            if pin.path == table and not any(version_of(path) == pin.version for path in found | older):
                 raise StorageError(f"version {pin.version}, which the graph pins, was not found")
         return found
 

@@ -1,0 +1,39 @@
+"""How far each table has been swept, so that the cost of a sweep follows what is new and not the whole history.
+
+A file that survived a sweep of its table was referred to, and still is: versions stay. And a version can only refer to
+files that are older than its manifest. So of a table that was swept up to a time, the next sweep looks at younger files
+alone, and reads younger manifests alone. The record is only a help: without it, everything is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from omniray.engine.store.object_store import ObjectStore
+
+PATH = "__swept.json"
+MARGIN_US = 60 * 10**6  # stores date files by the second, and a large file by the beginning of its upload
+
+
+class _Record(msgspec.Struct, frozen=True):
+    before_us: dict[str, int]
+
+
+_read = msgspec.json.Decoder(_Record).decode  # made here, by one thread: see `commit_object.py`
+
+
+def swept_before(store: ObjectStore) -> Mapping[str, int]:
+    """By table: the time before which everything has been looked at."""
+    data = store.get(PATH)
+    if data is None:
+        return {}
+    try:
+        return _read(data).before_us
+    except msgspec.DecodeError:
+        return {}
+
+
+def record(store: ObjectStore, before_us: Mapping[str, int]) -> None:
+    store.put(PATH, msgspec.json.encode(_Record(dict(before_us))))
