@@ -66,7 +66,7 @@ class Table:
     def dataset(self) -> lance.LanceDataset:
         """The handle that reads rows; made without a request when somebody first wants it."""
         if self._dataset is None:
-            with storage_errors(self.type):
+            with self._errors():
                 self._dataset = self._open_rows()
         return self._dataset
 
@@ -74,7 +74,7 @@ class Table:
     def mirror(self) -> Mirror:
         """Where the next version is made; made itself when the table is first written to."""
         if not isinstance(self._mirrored, Mirror):
-            with storage_errors(self.type):
+            with self._errors():
                 self._mirrored = self._mirrored()
         return self._mirrored
 
@@ -95,7 +95,7 @@ class Table:
         fragments: Sequence[int] | None = None,
     ) -> pa.RecordBatchReader:
         """Rows in a stream, of all fragments or some, columns and filter pushed down; `addresses` adds `_rowaddr`."""
-        with storage_errors(self.type):
+        with self._errors():
             builder = ScannerBuilder(self.dataset).with_row_address(addresses).batch_size_bytes(SCANNED_BYTES_MAX)
             if fragments is not None:
                 builder = builder.with_fragments([self.dataset.get_fragment(id) for id in fragments])
@@ -111,9 +111,15 @@ class Table:
 
     def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
+        with self._errors():
+            yield from reader
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Errors of the store as ours; where they come of a graph that is gone, that is what is raised."""
         try:
             with storage_errors(self.type):
-                yield from reader
+                yield
         except StorageError:
             self._on_failure()
             raise
@@ -124,7 +130,7 @@ class Table:
 
     def rows_at(self, addresses: pa.Array) -> pa.Table:
         """The rows at these addresses, in their order; no other row is read."""
-        with storage_errors(self.type):
+        with self._errors():
             return self.dataset._take_rows(addresses, self.type.arrow.names)
 
     def tail_fragment(self) -> lance.LanceFragment | None:
@@ -137,7 +143,7 @@ class Table:
 
     def tail_rows(self, fragment: lance.LanceFragment) -> pa.Table:
         if self._tail is None:
-            with storage_errors(self.type):
+            with self._errors():
                 self._tail = self.dataset.get_fragment(fragment.fragment_id).to_table()
         return self._tail
 
