@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import omniray
-from omniray.coordinator.cli.arguments import AsJson, StorageOptions, Uri, examples, pairs
+from omniray.coordinator.cli.arguments import AsJson, Durability, StorageOptions, Uri, examples, pairs
 from omniray.coordinator.cli.output import Output, reporting
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def up(
             "ends with this command.",
         ),
     ] = False,
+    durability: Durability = "process",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,9 +59,9 @@ def up(
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
         if detach:
-            _detach(out, graph, uri, address, take_over, storage_option or [])
+            _detach(out, graph, uri, address, take_over, durability, storage_option or [])
         else:
-            _serve(out, graph, uri, address, take_over, options)
+            _serve(out, graph, uri, address, take_over, durability, options)
 
 
 @app.command(
@@ -122,14 +123,22 @@ def down(
 # Up
 
 
-def _serve(out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, options: dict[str, str]) -> None:
+def _serve(
+    out: Output,
+    graph: Graph,
+    uri: str,
+    address: str | None,
+    take_over: bool,
+    durability: str,
+    options: dict[str, str],
+) -> None:
     """Serve in the foreground. What somebody else has started is left running in the end, unless it is taken over."""
     from omniray.coordinator.actors import cluster
     from omniray.coordinator.cli import upkeep
     from omniray.coordinator.client.service import serve
 
     already = None if take_over else graph.owner
-    service = serve(graph, uri, options, address, take_over=take_over)
+    service = serve(graph, uri, options, address, take_over=take_over, durability=durability)
     try:
         with upkeep.asked_by_signals() as asked_to_end:  # Ray sets handlers of its own when it is joined
             began = _began(service, graph, already)
@@ -166,13 +175,20 @@ def _began_text(began: dict[str, Any]) -> str:
 
 
 def _detach(
-    out: Output, graph: Graph, uri: str, address: str | None, take_over: bool, storage_option: list[str]
+    out: Output,
+    graph: Graph,
+    uri: str,
+    address: str | None,
+    take_over: bool,
+    durability: str,
+    storage_option: list[str],
 ) -> None:
     from omniray.coordinator.cli import background
 
     command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--json"]
     command += ["--address", address] if address is not None else []
     command += ["--take-over"] if take_over else []
+    command += ["--durability", durability]
     command += [part for option in storage_option for part in ("--storage-option", option)]
     detached = background.detach(command, background.log_of(graph.graph_id))
     began = detached.said

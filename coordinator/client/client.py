@@ -92,13 +92,15 @@ def connect(
     storage_options: Mapping[str, str] | None = None,
     address: str | None = None,
     timeout_s: float = TIMEOUT_S,
+    durability: str = "process",
 ) -> Client:
     """Connect to the coordinator that serves a graph; where none does, one is started.
 
     It runs on the Ray cluster at `address`, else on one of this machine, which is started if there is none and then
     ends with this process. `timeout_s` is how long a write may take before its outcome is given up as unknown.
+    `durability` is that of `open`, for what this client stages and for a coordinator that it starts.
     """
-    return Client(fspath(uri), actor, tenant, storage_options, address, _checked_timeout(timeout_s))
+    return Client(fspath(uri), actor, tenant, storage_options, address, _checked_timeout(timeout_s), durability)
 
 
 class Client:
@@ -112,14 +114,15 @@ class Client:
         storage_options: Mapping[str, str] | None,
         address: str | None,
         timeout_s: float,
+        durability: str,
     ) -> None:
-        self._arguments = (uri, actor, tenant, storage_options, address, timeout_s)
+        self._arguments = (uri, actor, tenant, storage_options, address, timeout_s, durability)
         self._author, self._timeout_s = Author(actor, tenant), timeout_s
-        self._store = open_store(uri, storage_options)
+        self._store = open_store(uri, storage_options, durability)
         branch = open_branch(self._store)
         self._graph, self._stager = GraphReader(branch), LoadStager(branch)
         try:
-            self._service: Service = serve(self._graph, uri, storage_options, address)
+            self._service: Service = serve(self._graph, uri, storage_options, address, durability=durability)
         except BaseException:
             self._store.close()
             raise
@@ -175,7 +178,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Load records of any number in one atomic commit, as `Graph.load` does."""
-        self._refuse_closed()
+        self._refuse_unusable()
         options = LoadOptions.checked(mode, on_error, rejects)
         author = self.written_by(actor, tenant)
         if txn_id is None and (files := _large_files(source)):
@@ -198,13 +201,14 @@ class Client:
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
         """A load whose parts are made elsewhere, as `Graph.begin_load`."""
-        self._refuse_closed()
+        self._refuse_unusable()
         return self._stager.begin_load(
             options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
         )
 
     def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
         """Have a load that has all its parts committed."""
+        self._refuse_unusable()
         with intent:
             request = intent.request(self._graph.schema_hash)
             answered = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
@@ -224,7 +228,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
-        self._refuse_closed()
+        self._refuse_unusable()
         now = datetime.now(UTC)
         author = self.written_by(actor, tenant)
         checked = MutationIntent.of(
@@ -239,12 +243,12 @@ class Client:
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
         """`load`, in the background: the future has its result. Many may be under way at once."""
-        self._refuse_closed()
+        self._refuse_unusable()
         return self._pool.submit(self.load, source, **options)
 
     def submit_mutate(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> Future[WriteResult]:
         """`mutate`, in the background."""
-        self._refuse_closed()
+        self._refuse_unusable()
         return self._pool.submit(self.mutate, text, params, **options)
 
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
@@ -272,7 +276,7 @@ class Client:
         format: str | None,
     ) -> LoadIntent:
         """A load of several large files, each of them read, checked and staged by a worker."""
-        uri, _, _, storage_options, _, _ = self._arguments
+        uri, _, _, storage_options, *_ = self._arguments
         intent = self.begin_load(options, author, expected_versions)
         try:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
@@ -379,6 +383,7 @@ class Client:
 
         One that is not found raises `OutcomeUnknown`, since a try may be on its way: send it again with this id.
         """
+        self._refuse_unusable()
         txn_id = checked_txn_id(txn_id)
         if self._service.is_committed(txn_id, self._timeout_s):
             return Outcome(txn_id, committed=True)
@@ -391,14 +396,17 @@ class Client:
 
     def status(self) -> Status:
         """The coordinator at this moment."""
+        self._refuse_unusable()
         return self._service.status(self._timeout_s)
 
     def flush(self) -> None:
         """Wait until Phase D of everything is through: then plain Lance readers see it too."""
+        self._refuse_unusable()
         self._service.flush(self._timeout_s)
 
     def recover(self) -> RecoveryReport:
         """Heal what writers that died have left; the coordinator does so all the time."""
+        self._refuse_unusable()
         return self._service.recover(self._timeout_s)
 
     def close(self) -> None:
@@ -412,11 +420,11 @@ class Client:
         finally:
             self._store.close()
 
-    def _refuse_closed(self) -> None:
-        if os.getpid() != self._pid:
-            raise InputError("the client was connected before this process was forked; connect again here")
+    def _refuse_unusable(self) -> None:
         if self._closed:
             raise InputError("the client is closed; connect again")
+        if os.getpid() != self._pid:  # neither its threads nor Ray's survive a fork: a request would wait for ever
+            raise InputError("the client was connected before this process was forked; connect again here")
 
 
 def _large_files(source: Any) -> list[str]:

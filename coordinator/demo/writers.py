@@ -291,7 +291,7 @@ def read_without_us(tell: Narrator, graph: Home) -> None:
     tell.step("Read without the coordinator, and without omniray")
     with omniray.open(graph.uri, read_only=True, storage_options=graph.storage_options) as embedded:
         ours = {t["table_key"]: t["row_count"] for t in embedded.snapshot().describe()["tables"]}
-    paths = [f"{graph.uri}/{key.replace('node:', 'nodes/').replace('edge:', 'edges/')}" for key in ours]
+        paths = [f"{graph.uri}/{embedded.schema.by_table_key[key].first_path}" for key in ours]
     command = [sys.executable, "-c", _PLAIN_LANCE, json.dumps(dict(graph.storage_options)), *paths]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
     counted = dict(zip(ours, map(int, output.split()), strict=True))

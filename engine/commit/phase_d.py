@@ -22,6 +22,7 @@ from omniray.engine.base.errors import StorageError, TableDrift
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.prune import prune
 from omniray.engine.store.object_store import store_now_us
 from omniray.engine.tables import old_versions
@@ -226,6 +227,7 @@ class Finaliser:
         waiting = [pin.since for drifted in self._drifted.values() for pin in drifted.waiting]
         named_through = min(waiting, default=target.seq + 1) - 1
         reach(Point.D_BEFORE_FOLD)
+        refuse_gone(self._store, self._branch.graph_id)  # or the manifest of another graph would end in this one's head
         self._manifest.fold(pending, named_through=named_through)
         reach(Point.D_AFTER_FOLD)
         self._folded_through = max(self._folded_through, target.seq)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from omniray.engine.base.errors import InvariantViolation, StorageError, TableDrift
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.store.object_store import Answer, ObjectStore
-from omniray.engine.tables.version_names import final_path, history_path, own_path, transaction_mark
+from omniray.engine.tables.version_names import final_path, history_path, is_of, own_path
 
 DRIFT_ADVICE = "stop that writer; 'omniray repair' shows what it did, and adopts it or sets it aside"
 UNCLEAR_TRIES_MAX = 8
@@ -26,14 +26,11 @@ class FinalName(StrEnum):
 
 
 def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
-    """What the final name of a version holds, be it moved to the history since.
-
-    A version without a transaction was adopted by a repair from a writer that left none: whatever is there is it.
-    """
+    """What the final name of a version holds, be it moved to the history since."""
     found = store.get(final_path(pin.path, pin.version)) or store.get(history_path(pin.path, pin.version))
     if found is None:
         return FinalName.ABSENT
-    return FinalName.OURS if not pin.transaction or transaction_mark(pin) in found else FinalName.FOREIGN
+    return FinalName.OURS if is_of(pin, found) else FinalName.FOREIGN
 
 
 def give_final_name(store: ObjectStore, main_line: str, table_key: str, pin: Pin) -> None:

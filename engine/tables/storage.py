@@ -41,7 +41,7 @@ from omniray.engine.tables.lance_namespace import ShownVersion
 from omniray.engine.tables.manifest_file import serialised
 from omniray.engine.tables.mirror import Mirror, Mirrors
 from omniray.engine.tables.table import ROWADDR, TAIL_BYTES_MAX, TAIL_ROWS_MAX, Table, storage_errors
-from omniray.engine.tables.version_names import manifest_name, own_folder, possible_paths
+from omniray.engine.tables.version_names import is_of, manifest_name, own_folder, possible_paths
 
 STORAGE_VERSION = "2.1"
 _RANGES_MAX = 64
@@ -163,7 +163,8 @@ class TableStorage:
 
     def _find(self, type: ElementType, pin: Pin, *, is_final: bool) -> tuple[str, bytes]:
         for path in possible_paths(pin, self._main_line, is_final=is_final):
-            if (manifest := self._store.get(path)) is not None:
+            # What lies under a final name may be of another graph, if this one was deleted and created anew.
+            if (manifest := self._store.get(path)) is not None and is_of(pin, manifest):
                 return path, manifest
         refuse_gone(self._store, self._main_line)
         raise lost(type.table_key, pin)

@@ -69,6 +69,14 @@ def transaction_mark(pin: Pin) -> bytes:
     return f"-{pin.transaction}.txn".encode()
 
 
+def is_of(pin: Pin, manifest: bytes) -> bool:
+    """Whether a manifest is that of a pinned version, and not of another one that has its number.
+
+    A version without a transaction was adopted by a repair from a writer that left none: whatever is there is it.
+    """
+    return not pin.transaction or transaction_mark(pin) in manifest
+
+
 def final_versions(names: Iterable[str]) -> Iterator[int]:
     """The versions whose final names are among those of a folder."""
     for name in names:

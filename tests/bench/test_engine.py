@@ -112,7 +112,7 @@ def test_what_is_answered_after_the_commit_is_not_counted_before_the_answer() ->
     def request(method: str, target: str, end_s: float) -> LoggedRequest:
         return LoggedRequest(method, target, 200, end_s - 1, end_s, received_bytes=10, sent_bytes=1, conditional=False)
 
-    data, commit = request("PUT", "/b/g/data/1", 1), request("PUT", "/b/g/__commits/main/1.json", 2)
+    data, commit = request("PUT", "/b/g/data/1", 1), request("PUT", "/b/g/__commits/01M/1.json", 2)
     name = request("PUT", "/b/g/_versions/1.manifest", 3)
     assert until_commit([data, commit, name]) == [data, commit]
     assert until_commit([data, name]) == [data, name]

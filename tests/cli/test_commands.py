@@ -379,7 +379,7 @@ def test_when_a_command_has_ended_plain_lance_sees_what_it_wrote(files: Path) ->
     run("init", "graph", "--schema", "social.pg")
     loaded = omniray_process("load", files / "graph", files / "people.jsonl", "--json")
     assert (loaded.code, loaded.err) == (0, "")
-    assert lance.dataset(files / "graph" / "nodes" / "Person").count_rows() == 2
+    assert lance.dataset(files / "graph" / "nodes" / "Person.lance").count_rows() == 2
     assert lance.dataset(files / "graph" / "edges" / "Knows").count_rows() == 1
 
 

@@ -30,13 +30,10 @@ from omniray.coordinator.client import service
 from omniray.engine.base.errors import Fenced, StorageError, Unreachable
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_log import MAIN, MAIN_BRANCH, CommitLog
-from omniray.engine.line.line_end import Tip
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.store.open_store import open_store
 from tests.commands import TIMEOUT_S, environment, omniray_command, run
-from tests.graphs import new_graph
+from tests.graphs import new_graph, opened
 from tests.stores import Root
 
 HERE = "10.0.0.1:6379"
@@ -55,6 +52,7 @@ STATUS = Status(
     finalised_through=1039,
     drifted=(),
     recovered=1,
+    trouble="",
     queue_owners=4,
 )
 HEAVY = ("lance", "duckdb", "pyarrow", "numpy", "s3fs", "rich", "ray")
@@ -78,10 +76,7 @@ def closed_port() -> int:
 def owned_by(uri: str, owner: Incarnation) -> None:
     """Let somebody own the line, as a coordinator does."""
     store = open_store(uri)
-    log = CommitLog(store, MAIN_BRANCH)
-    newest = log.newest()
-    assert newest is not None
-    take_over(Tip(log, newest, is_folded=Manifest(store, MAIN).is_folded), str(owner))
+    take_over(opened(store).tip, str(owner))
     store.close()
 
 

@@ -18,9 +18,10 @@ import pytest
 import omniray
 from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.queue_actor import RemoteQueues
-from omniray.coordinator.actors.table_queues import Base, Question
+from omniray.coordinator.actors.table_queues import Question
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.staging import Base
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
@@ -192,7 +193,9 @@ def test_a_queue_owner_that_was_killed_is_there_again_when_its_failure_is_told(
 
     Rounds are tried a few times only: without the wait a slow machine would refuse its writers.
     """
-    remote = RemoteQueues(graph.place, Storage(graph.uri, graph.root.storage_options), owners=1)
+    remote = RemoteQueues(
+        graph.place, Storage(graph.uri, graph.root.storage_options, graph.place.line, graph.place.line), owners=1
+    )
     newest = graph.newest()
     asked = (Base(newest.pins, newest.seq), [Question("existing", PERSON, (pa.array(["nobody"]),))])
     assert len(remote.read(*asked)) == 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -15,14 +17,14 @@ import pytest
 
 import omniray
 from omniray.coordinator.actors.cluster import ray
-from omniray.engine.base.errors import LineOwned, SchemaChanged, Unreachable
+from omniray.engine.base.errors import GraphGone, LineOwned, SchemaChanged, Unreachable
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
 from omniray.engine.writes.write_requests import Header, MutationRequest
-from tests.graphs import INSERT, PERSON
+from tests.graphs import INSERT, PERSON, SCHEMA, files_below
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading
 from tests.ray.world import Gate, Served, add, is_leaving, served, shrink
@@ -250,3 +252,42 @@ def test_a_coordinator_that_is_taken_down_under_load_has_written_what_it_accepte
             assert embedded.owner == EMBEDDED, "no client has started it again"
             add(embedded, "after-down")
         assert graph.sidecars() == []
+
+
+# Graphs that are gone
+
+
+def test_a_client_of_a_graph_that_was_created_anew_is_told_so_and_nothing_is_written(
+    tmp_path: Path, ray_address: str
+) -> None:
+    """Fault: the graph is deleted under a coordinator that serves it, and another one created there. Oracle: its files.
+
+    The coordinator of the first one ends with the cluster: nothing leads to it from the new graph.
+    """
+    uri = f"{tmp_path}/graph"
+    omniray.init(uri, schema=SCHEMA).close()
+    first = Served(Root(str(tmp_path), {}), uri, ray_address)
+    with first.connect() as client:
+        add(client, "ann")
+        client.flush()
+        service = first.service()
+        shutil.rmtree(uri)
+        with omniray.init(uri, schema=SCHEMA) as other:
+            add(other, "zoe")
+        before = {file: (tmp_path / "graph" / file).read_bytes() for file in files_below(uri)}
+        for name in ("bob", "cid"):
+            with pytest.raises(GraphGone):
+                add(client, name)
+        service.end()
+    assert {file: (tmp_path / "graph" / file).read_bytes() for file in files_below(uri)} == before
+    with served_again(first) as client:
+        add(client, "ann")
+    assert first.people() == ["ann", "zoe"]
+
+
+@contextmanager
+def served_again(graph: Served) -> Iterator[omniray.Client]:
+    """A client of the graph that is there now, whose coordinator is taken down in the end."""
+    with graph.connect() as client:
+        yield client
+    graph.down()

@@ -23,11 +23,11 @@ from omniray.coordinator.client.service import Service, find, serve
 from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Action, Point
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.store.open_store import open_store
-from tests.graphs import INSERT, SCHEMA
+from tests.graphs import INSERT, SCHEMA, main_of
 from tests.stores import Root
 
 TIMEOUT_S = 120.0
@@ -93,7 +93,8 @@ class Served:
 
     def line(self) -> list[CommitObject]:
         """All objects, oldest first."""
-        log = CommitLog(open_store(self.uri, self.root.storage_options), MAIN_BRANCH)
+        store = open_store(self.uri, self.root.storage_options)
+        log = CommitLog(store, main_of(store))
         newest = log.newest_listed()
         assert newest is not None
         return list(reversed(log.down_to(newest, 1)))
@@ -115,7 +116,7 @@ class Served:
     @property
     def place(self) -> Place:
         with self.open(read_only=True) as graph:
-            return Place(graph.schema_state.graph_id, str(MAIN_BRANCH))
+            return Place(graph.line)
 
     @property
     def publisher_pid(self) -> int:

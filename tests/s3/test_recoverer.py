@@ -1,3 +1,3 @@
-"""What tests/unit/test_heal.py shows on a disk, on S3."""
+"""What tests/unit/test_recoverer.py shows on a disk, on S3."""
 
 from tests.unit.test_recoverer import *  # noqa: F403

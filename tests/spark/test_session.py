@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import omniray.spark
 from omniray.engine.base.errors import InputError
 from omniray.workers.spark import session
 from omniray.workers.spark.session import java_home
@@ -63,7 +64,7 @@ def test_a_machine_without_java_takes_the_packaged_one_without_the_module_that_i
 def test_without_pyspark_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"Spark is not installed: pip install 'omniray\[spark\]'"):
-        session.session("test")
+        omniray.spark.session("test")
 
 
 def test_a_java_that_can_t_start_spark_is_one_line(tmp_path: Path) -> None:

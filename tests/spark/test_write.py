@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import omniray
+from omniray.engine.base.errors import GraphGone
 from omniray.spark import transaction
-from tests.graphs import new_graph
+from tests.graphs import files_below, new_graph
 from tests.stores import Root
 
 if TYPE_CHECKING:
@@ -142,3 +144,19 @@ def test_an_edge_without_an_id_replaces_the_one_between_the_same_nodes(spark: Sp
         for _ in range(2):
             saved(edges, disk, graph.uri, "Knows", load_mode="merge")
         assert graph.snapshot().table("Knows").num_rows == 5_000
+
+
+def test_a_job_for_a_graph_that_was_created_anew_meanwhile_writes_nothing(spark: SparkSession, disk: Root) -> None:
+    """Fault: the graph is replaced between two frames of a transaction. Oracle: every file of the other graph."""
+    with new_graph(disk) as graph:
+        tx = transaction(graph)
+        tx.write(people(spark, 9_000), "Person")
+        shutil.rmtree(graph.uri)
+        with new_graph(disk) as other:
+            saved(people(spark, 3), disk, other.uri, "Person")
+        before = {file: (Path(graph.uri) / file).read_bytes() for file in files_below(graph.uri)}
+        with pytest.raises(GraphGone):
+            tx.write(people(spark, 9_000, first=9_000), "Person")
+        with pytest.raises(GraphGone), tx:
+            """Who goes on all the same is told again."""
+    assert {file: (Path(graph.uri) / file).read_bytes() for file in files_below(graph.uri)} == before

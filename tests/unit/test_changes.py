@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import omniray
-from omniray.engine.base.errors import NotFinalised
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.history import lineage
 from omniray.engine.line.commit_object import CommitObject
@@ -24,10 +23,9 @@ from omniray.engine.reading import table_diff as difference
 from omniray.engine.reading.change_feed import BEGINNING, Change, Changes
 from omniray.engine.reading.table_diff import Kind
 from omniray.engine.store.open_store import open_store
-from omniray.engine.tables import final_names
 from omniray.engine.tables import storage as tables
 from tests.coordination import Gate, serving
-from tests.graphs import create_store, insert, new_graph, parts_of
+from tests.graphs import create_store, insert, new_graph, opened, parts_of
 from tests.stores import Root
 
 SCHEMA = """
@@ -160,13 +158,13 @@ def test_the_stream_replays_to_every_snapshot(
             apply(graph, write)
             if count == flush_after:
                 graph.flush()
-        changes = Changes.of(open_store(graph.uri))
+        changes = Changes(opened(open_store(graph.uri)))
         assert_replays(graph, changes)
         assert_replays(graph, changes, after=data.draw(st.integers(1, changes.newest_seq())))
 
 
 def changes_of(graph: omniray.Graph, root: Root) -> Changes:
-    return Changes.of(open_store(graph.uri, root.storage_options))
+    return Changes(opened(open_store(graph.uri, root.storage_options)))
 
 
 def told(changes: Changes, after: int, **options: Any) -> list[tuple[str, str]]:
@@ -236,7 +234,7 @@ def test_a_round_of_several_commits_is_one_step_under_the_last_of_them(disk: Roo
     with serving(store) as service:
         writes = [service.load_request([{"name": name}], type="Person") for name in ("ann", "bob", "cid")]
         service.in_one_round(writes)
-    changes = Changes.of(store)
+    changes = Changes(opened(store))
     (change,) = changes.between(BEGINNING, changes.newest_seq())
     assert change.commit_ids == tuple(write.header.commit_id for write in writes)
     assert change.rows["id"].to_pylist() == ["ann", "bob", "cid"]
@@ -287,17 +285,17 @@ def test_a_step_is_small_and_another_process_can_read_it(disk: Root) -> None:
         assert (kind, rows["id"].to_pylist()) == ("insert", ["ann"])
 
 
-def test_a_step_without_its_final_name_is_waited_for_and_then_named(
-    disk: Root, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(final_names, "WAIT_FOR_FINAL_S", 0.0)
+def test_a_step_is_told_before_and_after_it_has_its_final_name(disk: Root) -> None:
     with new_graph(disk) as graph:
         gate = Gate()
         with armed({Point.D_BEFORE_NAME: Action(gate.hold)}):
             insert(graph, "ann")
+            gate.wait_until_reached()
             changes = changes_of(graph, disk)
-            with pytest.raises(NotFinalised):
-                told(changes, 1)
+            (step,) = changes.steps(1, 2)
+            assert told(changes, 1) == [("insert", "ann")]
             gate.open()
         graph.flush()
-        assert told(changes, 1) == [("insert", "ann")]
+        assert told(changes_of(graph, disk), 1) == [("insert", "ann")]
+        ((kind, rows),) = changes_of(graph, disk).read(step)
+        assert (kind, rows["id"].to_pylist()) == ("insert", ["ann"]), "who got it before reads it after, too"

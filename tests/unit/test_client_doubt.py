@@ -22,10 +22,10 @@ from omniray.engine.base.errors import (
     Fenced,
     InputError,
     LineOwned,
-    NotFinalised,
     OmnirayError,
     OutcomeUnknown,
     Overloaded,
+    SchemaChanged,
     StorageError,
     Unreachable,
     Withdrawn,
@@ -159,7 +159,7 @@ def test_a_write_in_doubt_is_answered_by_the_coordinator_of_before_if_that_comes
     assert (len(ailing.sent), len(set(ailing.sent))) == (3, 1)
 
 
-@pytest.mark.parametrize("refused", [LineOwned("it was taken down", owner="embedded"), NotFinalised("not yet")])
+@pytest.mark.parametrize("refused", [LineOwned("it was taken down", owner="embedded"), SchemaChanged("another schema")])
 def test_what_is_no_failure_of_the_store_ends_a_write_in_doubt_with_its_id(
     connected: Any, refused: OmnirayError
 ) -> None:
@@ -231,8 +231,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> _Ray:
     return fake
 
 
-PLACE = Place("01K9", "main")
-STORAGE = Storage("s3://bucket/social", None)
+LINE = "01K9ZQ5T7Z0000000000000000"
+PLACE = Place(LINE)
+STORAGE = Storage("s3://bucket/social", None, LINE, LINE)
 
 
 @pytest.mark.parametrize("timeout_s", [math.inf, 1e300])

@@ -18,13 +18,15 @@ import omniray
 from omniray.engine.base.errors import (
     FormatMismatch,
     InputError,
+    InvariantViolation,
     KeyConflict,
     NotFound,
     SchemaError,
     StorageError,
 )
-from omniray.engine.history.accepted_schema import SCHEMA_STATE, SCHEMA_TEXT
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.history.accepted_schema import path_of
+from omniray.engine.line import graph_identity
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import FORMAT, encode
 from omniray.engine.line.line_end import Tip
 from omniray.engine.store.open_store import open_store
@@ -40,6 +42,7 @@ from tests.graphs import (
     SCHEMA,
     files_below,
     insert,
+    main_of,
     new_graph,
     people,
     reopen,
@@ -75,7 +78,7 @@ def test_a_graph_is_opened_by_path_and_by_file_uri(graph: omniray.Graph, tmp_pat
 
 @pytest.mark.parametrize(("found", "advice"), [(FORMAT - 1, "omniray export"), (FORMAT + 1, "upgrade omniray")])
 def test_a_graph_of_another_format_is_refused(graph: omniray.Graph, found: int, advice: str) -> None:
-    edit_json(Path(graph.uri) / SCHEMA_STATE, format=found)
+    edit_json(Path(graph.uri) / graph_identity.PATH, format=found)
     with pytest.raises(FormatMismatch, match=advice):
         omniray.open(graph.uri)
 
@@ -83,7 +86,7 @@ def test_a_graph_of_another_format_is_refused(graph: omniray.Graph, found: int, 
 @pytest.mark.parametrize(("found", "advice"), [(FORMAT - 1, "omniray export"), (FORMAT + 1, "upgrade omniray")])
 def test_a_line_of_another_format_is_refused(graph: omniray.Graph, found: int, advice: str) -> None:
     store = open_store(graph.uri)
-    log = CommitLog(store, MAIN_BRANCH)
+    log = CommitLog(store, main_of(store))
     newest = log.newest()
     assert newest is not None
     store.put(log.path(1), encode(replace(newest, format=found)))
@@ -91,22 +94,34 @@ def test_a_line_of_another_format_is_refused(graph: omniray.Graph, found: int, a
         omniray.open(graph.uri)
 
 
-def test_a_schema_that_was_edited_by_hand_is_refused(graph: omniray.Graph) -> None:
-    path = Path(graph.uri) / SCHEMA_TEXT
-    path.write_text(SCHEMA.replace("age: I32?", "age: I64?"))
+def test_a_graph_of_the_first_format_is_refused_by_the_file_that_it_had(disk: Root) -> None:
+    place = Path(disk.uri) / "old"
+    place.mkdir()
+    (place / "__schema_state.json").write_text('{"format": 1}')
+    with pytest.raises(FormatMismatch, match="omniray export"):
+        omniray.open(place)
+
+
+def schema_file(graph: omniray.Graph) -> Path:
+    return Path(graph.uri) / path_of(graph._branch.accepted.ref)
+
+
+@pytest.mark.parametrize("edited", [("age: I32?", "age: I64?"), ("    ", "\t")], ids=["meaning", "blanks"])
+def test_a_schema_that_was_edited_by_hand_is_refused(graph: omniray.Graph, edited: tuple[str, str]) -> None:
+    schema_file(graph).write_text(SCHEMA.replace(*edited))
     with pytest.raises(SchemaError, match="edited by hand"):
         omniray.open(graph.uri)
 
 
-def test_a_schema_with_other_blanks_and_comments_is_the_same_schema(graph: omniray.Graph) -> None:
-    path = Path(graph.uri) / SCHEMA_TEXT
-    path.write_text(SCHEMA.replace("    ", "\t"))
-    omniray.open(graph.uri).close()
+def test_a_schema_whose_file_is_gone_is_named(graph: omniray.Graph) -> None:
+    schema_file(graph).unlink()
+    with pytest.raises(InvariantViolation, match=r"__schema/\w+\.pg is gone; restore it"):
+        omniray.open(graph.uri)
 
 
-def test_a_schema_state_that_can_t_be_read_is_named(graph: omniray.Graph) -> None:
-    (Path(graph.uri) / SCHEMA_STATE).write_text("{")
-    with pytest.raises(StorageError, match=r"__schema_state\.json can't be read"):
+def test_an_identity_that_can_t_be_read_is_named(graph: omniray.Graph) -> None:
+    (Path(graph.uri) / graph_identity.PATH).write_text("{")
+    with pytest.raises(InvariantViolation, match=r"__graph\.json can't be read"):
         omniray.open(graph.uri)
 
 
@@ -266,13 +281,13 @@ def test_threads_that_share_a_graph_each_see_what_they_wrote(graph: omniray.Grap
 def test_a_snapshot_taken_while_another_thread_looks_is_as_new_as_its_own_look(graph: omniray.Graph) -> None:
     """The other thread's look began before the write and ends after ours."""
     insert(graph, "ann")
-    old = graph._reading.newest
+    old = graph._branch.tip.newest
 
     class Overtaken(Tip):
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, old if name == "newest" else value)
 
-    graph._reading.__class__ = Overtaken
+    graph._branch.tip.__class__ = Overtaken
     assert people(graph) == ["ann"]
 
 
@@ -423,7 +438,7 @@ def test_a_graph_that_fails_to_flush_closes_all_the_same(graph: omniray.Graph, m
     insert(graph, "ann")
     graph.flush()
     with monkeypatch.context() as patch:
-        patch.setattr(graph._store, "copy_if_absent", down)
+        patch.setattr(graph._branch.store, "copy_if_absent", down)
         insert(graph, "bob")
         with pytest.raises(StorageError, match="the store is down"):
             graph.close()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
-
 import omniray
-from omniray.engine.base.errors import NotFinalised
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.reading.fragment_groups import FragmentGroup, GroupReader, cut, grouped
 from omniray.engine.store.open_store import open_store
-from omniray.engine.tables import final_names
 from omniray.engine.tables.table import Fragment
 from tests.coordination import Gate
-from tests.graphs import DELETE, insert, new_graph, reopen
+from tests.graphs import DELETE, insert, new_graph, opened, reopen
 from tests.stores import Root
 
 
@@ -25,7 +21,7 @@ def sizes(*rows: int, limit: int) -> list[list[int]]:
 
 def read(group: FragmentGroup, graph: omniray.Graph, root: Root, **options: object) -> list[str]:
     """As another process does, which has nothing but the group and the graph's place."""
-    reader = GroupReader(open_store(graph.uri, root.storage_options))
+    reader = GroupReader(opened(open_store(graph.uri, root.storage_options)))
     names: list[str] = reader.read(pickle.loads(pickle.dumps(group)), **options).read_all()["name"].to_pylist()
     return names
 
@@ -66,18 +62,16 @@ def test_an_empty_table_has_no_groups(disk: Root) -> None:
         assert graph.snapshot().groups("Person") == []
 
 
-def test_whoever_cuts_or_reads_a_group_waits_for_the_final_name(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who wrote the version can cut it before it has one, for its own handle needs none."""
-    monkeypatch.setattr(final_names, "WAIT_FOR_FINAL_S", 0.0)
+def test_whoever_cuts_or_reads_a_group_needs_no_final_name_and_reads_the_same_after_it(disk: Root) -> None:
     with new_graph(disk) as graph:
         gate = Gate()
         with armed({Point.D_BEFORE_NAME: Action(gate.hold)}):
             insert(graph, "ann")
-            with reopen(graph, disk, read_only=True) as reader, pytest.raises(NotFinalised):
-                reader.snapshot().groups("Person")
-            (group,) = graph.snapshot().groups("Person")
-            with pytest.raises(NotFinalised):
-                read(group, graph, disk)
+            gate.wait_until_reached()
+            with reopen(graph, disk, read_only=True) as reader:
+                (group,) = reader.snapshot().groups("Person")
+            assert graph.snapshot().groups("Person") == [group]
+            assert read(group, graph, disk) == ["ann"]
             gate.open()
         graph.flush()
         assert read(group, graph, disk) == ["ann"]

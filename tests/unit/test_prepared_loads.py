@@ -16,16 +16,14 @@ from omniray.engine.base.errors import PayloadMismatch
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.base.principal import Author
 from omniray.engine.judge.pinned_state import PinnedState
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Pin
 from omniray.engine.line.sidecar import STAGING, Sidecars
 from omniray.engine.store.open_store import open_store
-from omniray.engine.tables.cache import TableCache
-from omniray.engine.tables.storage import TableStorage
 from omniray.engine.writes import row_sink
 from omniray.engine.writes.lease import Lease
 from omniray.engine.writes.load import LoadIntent, prepare_load
 from omniray.engine.writes.options import LoadOptions
-from tests.graphs import files_below
+from omniray.engine.writes.staging_tables import StagingTables
+from tests.graphs import files_below, opened
 
 SCHEMA = """
 node Person { name: String @key   age: I32?   @range(age, 0..150) }
@@ -52,17 +50,16 @@ def staged_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def prepare(graph: Graph) -> Prepare:
     """Reads and stages a source as `graph.load` would, on the graph as it was born."""
     graph.flush()
-    store, schema = open_store(graph.uri), graph.schema
-    storage = TableStorage(store)
+    branch = opened(open_store(graph.uri))
+    newest = branch.tip.newest
+    tables = StagingTables(branch.schema, branch.storage, branch.open_newest, lambda: Lease(branch.sidecars, newest))
 
     def prepare(
         source: Any, *, txn_id: str | None = TXN, mode: str = "append", rejects: Path | None = None
     ) -> LoadIntent:
         return prepare_load(
-            source, schema, LoadOptions.checked(mode, "reject" if rejects else "fail", rejects), Author("ann"), {},
-            storage=storage, open_table=lambda key: storage.open(schema.by_table_key[key], 1, "", 0),
+            source, tables, LoadOptions.checked(mode, "reject" if rejects else "fail", rejects), Author("ann"), {},
             type_name=None, format=None, progress=None, txn_id=txn_id,
-            lease=Lease(Sidecars(store), "main", CommitObject(1, "", "birth", 1, EMBEDDED, {}, ())),
         )  # fmt: skip
 
     return prepare
@@ -119,9 +116,8 @@ def test_records_that_are_rejected_are_counted_before_the_commit(
     graph: Graph, prepare: Prepare, tmp_path: Path
 ) -> None:
     records = [person("a", age=200), person("b"), knows("b", "nobody"), person("b")]
-    store = open_store(graph.uri)
-    cache = TableCache(store, TableStorage(store), graph.schema, read_only=True)
-    born = PinnedState(cache, {type.table_key: Pin(1, "", 1, rows=0) for type in graph.schema})
+    branch = opened(open_store(graph.uri))
+    born = PinnedState(branch.cache, branch.tip.newest)
     with prepare(records, rejects=tmp_path / "bad.jsonl") as intent:
         assert (intent.resolve(born).rejected, intent.resolve(born).rejected) == (3, 3)
 

@@ -20,8 +20,7 @@ from omniray.coordinator.actors import publisher_actor
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.publisher_actor import HasLeft, PublisherActor
-from omniray.coordinator.actors.steps import Remark
-from omniray.coordinator.actors.table_queues import Base, Question, StagedPin, TableQueues, TableStage, Taken
+from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.rounds import machine as rounds
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.fairness import RoundLimits
@@ -41,12 +40,13 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Recovery, remark
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Recovery, Remark
 from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.rows.mode import Mode
@@ -56,7 +56,7 @@ from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
-from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, parts_of
+from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, main_of, parts_of
 from tests.healing import staged_versions, wounds
 
 
@@ -116,7 +116,7 @@ class WatchedQueues:
         self.asked.release()
         return self.inner.read(base, questions)
 
-    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
         if self.gate is not None:
             self.gate.hold()
         failed = [self.failures.pop(0)] if self.failures else []
@@ -292,7 +292,7 @@ def test_a_refusal_leaves_once_the_object_that_it_was_judged_on_has_landed(store
 def overtake(service: Service) -> None:
     """Put an object at the next number, as only the owner of the line may."""
     tip = parts_of(service.store).tip
-    assert tip.extend(lambda newest: remark(newest, op_id=new_ulid())) is not None
+    assert tip.record(lambda newest: Remark(new_ulid())) is not None
 
 
 def test_a_round_that_is_overtaken_lands_in_a_new_attempt_and_leaves_nothing_of_the_old_one(
@@ -364,17 +364,22 @@ def test_a_store_that_keeps_failing_is_told_after_some_attempts_and_nothing_is_l
 
 
 def test_a_round_whose_table_has_lost_its_staged_version_waits_for_the_one_below(store: ObjectStore) -> None:
-    """Fault: the owner of the queues is started anew while a round is in Phase C, which takes long.
+    """Fault: a staged version can't be found while its round is in Phase C, which takes long.
 
     Expectation: the next round is tried until that one has landed, however often; nobody is told that a queue is cold.
     """
     with watched(store) as (service, queues), held_at(Point.C_BEFORE_PUT) as gate:
         first = service.publisher.submit(person(service, "ann"))
         gate.wait_until_reached()
+        (staged,) = staged_versions(store)
+        manifest = store.get(staged)
+        assert manifest is not None
+        store.delete(staged)
         queues.inner.drop([PERSON])
         second, _ = crowd(service, person(service, "bob"), person(service, "cid"))
         for _ in range(ATTEMPTS_MAX + 1):
             queues.wait_until_asked()
+        store.put(staged, manifest)
         gate.open()
         assert result_of(second).versions[PERSON] == result_of(first).versions[PERSON] + 1
     assert names(store) == ["ann", "bob", "cid"]
@@ -730,7 +735,8 @@ def actor(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> PublisherActor
     """The actor without Ray."""
     monkeypatch.setattr(publisher_actor, "RemoteReconciler", _NoReconciler)
     monkeypatch.setattr(publisher_actor, "ExportedGauges", lambda *_: Gauges())
-    return PublisherActor(Place("graph", "main"), Storage(store.uri, None), "10.0.0.1:6379", 1, "")
+    line = main_of(store).ulid
+    return PublisherActor(Place(line), Storage(store.uri, None, line, line), "10.0.0.1:6379", 1, "")
 
 
 def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_no_more(
@@ -741,7 +747,7 @@ def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_n
     assert asyncio.run(drained.begin("")) is None
     asyncio.run(drained.drain())
     assert isinstance(asyncio.run(drained.begin("")), HasLeft)
-    newest = CommitLog(store, MAIN_BRANCH).newest()
+    newest = CommitLog(store, main_of(store)).newest()
     assert newest is not None
     assert newest.owner == EMBEDDED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,8 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.storage import StagedRows, TableStorage
 from omniray.engine.tables.table import Table
 from omniray.engine.writes.row_sink import RowSink
-from tests.graphs import SCHEMA, files_below, new_graph, rows_of
+from omniray.engine.writes.staging_tables import StagingTables
+from tests.graphs import SCHEMA, files_below, main_of, new_graph, opened, rows_of
 from tests.stores import Root
 
 ANNOUNCED_US = 1_700_000_000_000_000
@@ -27,7 +29,9 @@ class Storage(TableStorage):
     """Notes how often staging began."""
 
     def __init__(self, disk: Root) -> None:
-        super().__init__(open_store(f"{disk.uri}/graph"))
+        store = open_store(f"{disk.uri}/graph")
+        line = main_of(store).ulid
+        super().__init__(store, line, line)
         self.begun = 0
 
     def stage_rows(self, table: Table, rows: pa.RecordBatchReader | pa.Table) -> StagedRows:
@@ -42,8 +46,9 @@ def storage(disk: Root) -> Storage:
 
 
 @pytest.fixture
-def table(storage: Storage) -> Table:
-    return storage.open(PERSON, 1, "", 0)
+def table(storage: Storage, disk: Root) -> Table:
+    newest = opened(open_store(f"{disk.uri}/graph")).tip.newest
+    return storage.open(PERSON, newest.pins[PERSON.table_key])
 
 
 MakeSink = Callable[..., RowSink]
@@ -54,7 +59,10 @@ def new_sink(storage: Storage, table: Table) -> MakeSink:
     """Makes sinks that hold two rows in memory and stage more of them."""
 
     def make(announce: Callable[[Table], int] = lambda table: ANNOUNCED_US) -> RowSink:
-        return RowSink(PERSON, storage, lambda key: table, announce, inline_rows_max=2)
+        unused: Any = None
+        return RowSink(
+            PERSON, StagingTables(parse_schema(SCHEMA), storage, lambda key: table, unused), announce, inline_rows_max=2
+        )
 
     return make
 
@@ -75,12 +83,12 @@ def sink(new_sink: MakeSink) -> RowSink:
 
 def ids(disk: Root, rows: pa.Table | StagedRows) -> list[str]:
     assert isinstance(rows, StagedRows)
-    batches = Storage(disk).read_staged(PERSON, rows)
+    batches = Storage(disk).read_staged(PERSON, PERSON.first_path, rows)
     return [one for batch in batches for one in batch.column(ID).to_pylist()]
 
 
 def files(disk: Root) -> list[str]:
-    return files_below(f"{disk.uri}/graph/{PERSON.path}/data")
+    return files_below(f"{disk.uri}/graph/{PERSON.first_path}/data")
 
 
 def test_rows_that_a_judgement_drops_are_left_out_and_the_first_files_go(sink: RowSink, disk: Root) -> None:

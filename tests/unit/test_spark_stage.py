@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from omniray.engine import graph as graph_module
 from omniray.engine.base.errors import InputError
+from omniray.engine.history import open_branch as open_branch_module
+from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.rows.mode import Mode
 from omniray.engine.store.object_store import ObjectStore
 from omniray.workers.spark import stage
 from omniray.workers.spark.options import Target
+from tests.coordination import TIMEOUT_S, Gate
+from tests.graphs import new_graph
+from tests.stores import Root
 
 
 def test_rows_that_come_while_the_graph_is_being_opened_wait_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = []
-    begun = threading.Event()
+    with new_graph(disk) as graph:
+        ticket = stage.begin(Target(graph.uri), graph.graph_id, Mode.APPEND)
+    opened, gate = [], Gate()
 
-    def slow(store: ObjectStore, *, read_only: bool) -> object:
+    def slow(store: ObjectStore) -> OpenBranch:
         opened.append(store.uri)
-        begun.set()
-        time.sleep(0.1)
-        return SimpleNamespace(uri=store.uri, graph_id="this one")
+        gate.hold()
+        return open_branch(store)
 
-    monkeypatch.setattr(graph_module, "Graph", slow)
-    ticket = stage.begin(Target(str(tmp_path)), "this one", Mode.APPEND)
+    monkeypatch.setattr(open_branch_module, "open_branch", slow)
     with ThreadPoolExecutor() as pool:
         pool.submit(stage.prepare, ticket)
-        assert begun.wait(10)
-        graphs = list(pool.map(stage._target_graph, [ticket] * 3))
-    assert (opened, len(set(map(id, graphs)))) == ([str(tmp_path)], 1)
+        gate.wait_until_reached()
+        waiting = [pool.submit(stage._target_graph, ticket) for _ in range(3)]
+        gate.open()
+        graphs = [one.result(TIMEOUT_S) for one in waiting]
+    assert (opened, len(set(map(id, graphs)))) == ([ticket.target.uri], 1)
 
 
 def test_a_graph_that_is_not_there_is_an_error_of_the_rows_and_not_of_the_start(tmp_path: Path) -> None:

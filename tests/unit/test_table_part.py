@@ -14,12 +14,13 @@ from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge.resolution import WriteResult
 from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.load_stager import LoadStager
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.storage import StagedRows
 from omniray.engine.writes import table_part
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.table_part import Minted, TablePart
-from tests.graphs import new_graph, people
+from tests.graphs import new_graph, opened, people
 from tests.stores import Root
 
 SOME, MANY = 3, 40
@@ -41,7 +42,8 @@ def persons(*numbers: int) -> pa.RecordBatch:
 
 
 def part_of(graph: omniray.Graph, *batches: pa.RecordBatch, type: str = "Person", source: str = "part") -> TablePart:
-    made = graph.read_part(iter(batches), type, source, SidecarIntent(new_ulid(), "test"))
+    stager = LoadStager(opened(open_store(graph.uri, graph.storage_options)))
+    made = stager.read_part(iter(batches), type, source, SidecarIntent(new_ulid(), "test"))
     travelled: TablePart = pickle.loads(pickle.dumps(made))
     return travelled
 

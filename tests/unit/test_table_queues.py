@@ -14,30 +14,27 @@ import pyarrow.compute as pc
 import pytest
 
 from omniray.coordinator.actors.facts import RoundState
-from omniray.coordinator.actors.table_queues import Base, Cold, Question, StagedPin, TableQueues, TableStage, Taken
-from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.coordinator.actors.table_queues import Question, TableQueues
+from omniray.engine.base.errors import InvariantViolation, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Action, Point, armed
-from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.commit.staging import announce
-from omniray.engine.history.accepted_schema import read_schema
+from omniray.engine.commit.staging import Base, Cold, StagedPin, TableStage, Taken
+from omniray.engine.commit.table_change import announced
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.judge.resolution import TableWrite
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.line.commit_object import CommitObject, follow
-from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import ID, Schema
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables import cache
 from omniray.engine.tables import storage as tables
-from omniray.engine.tables.cache import TableCache
-from omniray.engine.tables.storage import NOTHING_REPLACED, TableStorage
-from omniray.engine.tables.version_names import final_path
+from omniray.engine.tables.final_names import give_final_name
+from omniray.engine.tables.storage import NOTHING_REPLACED
+from omniray.engine.tables.version_names import final_path, own_path
 from tests import foreign
 from tests.coordination import Gate, Sender
-from tests.graphs import CITY, PERSON, create_store, rows_of
+from tests.graphs import CITY, PERSON, create_store, opened, rows_of
 from tests.stores import Root
 
 Outcome = StagedPin | Taken | OmnirayError
@@ -56,10 +53,9 @@ class Rounds:
 
     @classmethod
     def on(cls, store: ObjectStore) -> Rounds:
-        log = CommitLog(store, MAIN_BRANCH)
-        newest, schema = log.newest(), read_schema(store, log)[0]
-        assert newest is not None
-        return cls(store, TableQueues(store, schema), schema, newest, newest.seq)
+        branch = opened(store)
+        newest = branch.tip.newest
+        return cls(store, TableQueues(branch), branch.schema, newest, newest.seq)
 
     @property
     def base(self) -> Base:
@@ -71,14 +67,11 @@ class Rounds:
     def stage(self, *, land: bool = True, **writes: TableWrite) -> None:
         """A round on top of the last one; one that can't be staged comes to nothing."""
         by_key = {f"node:{name}": write for name, write in writes.items()}
-        intents = [SidecarIntent(new_ulid(), "ann")]
-        sidecar = announce(self.newest, str(MAIN_BRANCH), this_process(), "Load", intents, self.schema, by_key)
-        self.outcomes = self.queues.stage(self.base, [TableStage(one, by_key[one.table_key]) for one in sidecar.tables])
+        stages = [TableStage(announced(self.newest, key, write), write) for key, write in by_key.items()]
+        self.outcomes = self.queues.stage(self.base, stages)
         staged = {key: one.pin for key, one in zip(by_key, self.outcomes, strict=True) if isinstance(one, StagedPin)}
         if len(staged) == len(by_key):
-            self.newest = follow(
-                self.newest, op_id=sidecar.operation_id, changed=staged, commits=(), finalised_through=0
-            )
+            self.newest = follow(self.newest, op_id=new_ulid(), changed=staged, commits=(), finalised_through=0)
         if land:
             self.land()
 
@@ -200,21 +193,44 @@ def test_a_table_that_is_being_staged_keeps_its_own_questions_waiting_and_no_oth
 # Losing
 
 
-def test_a_version_that_was_lost_before_it_landed_is_cold_and_is_not_opened_by_its_name(rounds: Rounds) -> None:
-    """Opening it would give it its final name, and readers would see what may never land."""
+def forget(rounds: Rounds) -> None:
+    """Delete the version of Person that a round staged last, as whoever gives that round up does; the queue knows."""
+    rounds.store.delete(own_path(rounds.newest.pins[PERSON], rounds.newest.line))
+    rounds.queues.drop([PERSON])
+
+
+def test_a_version_that_was_staged_is_read_by_its_path_before_it_lands_and_gets_no_final_name(rounds: Rounds) -> None:
+    """The owner of the queues was started anew: it goes on, and plain readers see nothing of what may never land."""
     rounds.append("ann", land=False)
     rounds.queues.drop([PERSON])
+    assert _addresses(rounds.located(["ann"])).keys() == {"ann"}
+    rounds.append("bob", land=False)
+    assert isinstance(rounds.outcomes[0], StagedPin)
+    for pin in (rounds.newest.pins[PERSON], rounds.base.pins[PERSON]):
+        assert rounds.store.get(final_path(pin.path, pin.version)) is None
+    rounds.land()
+    assert rounds.people() == ["ann", "bob"]
+
+
+def test_a_version_that_is_gone_before_it_landed_is_cold(rounds: Rounds) -> None:
+    rounds.append("ann", land=False)
+    forget(rounds)
     with pytest.raises(Cold, match=PERSON):
         rounds.located(["ann"])
     rounds.stage(Person=TableWrite(Mode.APPEND, foreign.people("bob"), NOTHING_REPLACED), land=False)
     assert isinstance(rounds.outcomes[0], Cold)
-    assert rounds.store.get(final_path("nodes/Person.lance", rounds.newest.pins[PERSON].version)) is None
-    rounds.land()
-    assert rounds.people() == ["ann"]
+
+
+def test_a_version_that_is_gone_after_it_landed_is_told_loudly(rounds: Rounds) -> None:
+    """The twin: nothing that is committed is taken for a round that may be tried again."""
+    rounds.append("ann")
+    forget(rounds)
+    with pytest.raises(InvariantViolation, match=PERSON):
+        rounds.located(["ann"])
 
 
 def test_a_version_whose_number_somebody_else_got_has_not_landed(rounds: Rounds) -> None:
-    """Expected: a queue that was started anew does not open it by its name, which would give it its final one."""
+    """Expected: that it is gone means that its round is tried again, not that a committed version is lost."""
     before = rounds.newest
     rounds.append("ann", land=False)
     others = follow(before, op_id=new_ulid(), changed={}, commits=(), finalised_through=0)
@@ -228,7 +244,7 @@ def test_tables_that_are_not_lost_go_on_beside_one_that_is(rounds: Rounds) -> No
     rounds.stage(
         Person=rounds.write(Mode.APPEND, "ann"), City=rounds.write(Mode.APPEND, "rome", table_key=CITY), land=False
     )
-    rounds.queues.drop([PERSON])
+    forget(rounds)
     oslo = rounds.write(Mode.APPEND, "oslo", table_key=CITY)
     rounds.stage(City=oslo, Person=TableWrite(Mode.APPEND, foreign.people("bob"), NOTHING_REPLACED), land=False)
     assert [type(one) for one in rounds.outcomes] == [StagedPin, Cold]
@@ -262,7 +278,7 @@ def test_a_handle_of_a_lost_round_that_was_not_dropped_is_not_used_either(rounds
 def test_another_owner_reads_from_storage_what_the_first_one_knew(rounds: Rounds) -> None:
     rounds.append("ann", "bob")
     rounds.stage(Person=rounds.delete("bob"))
-    heir = TableQueues(rounds.store, rounds.schema)
+    heir = TableQueues(opened(rounds.store))
     with closing(heir):
         assert list(_scanned(heir, rounds.base)) == ["ann"]
 
@@ -274,14 +290,13 @@ def test_a_version_that_somebody_else_has_taken_is_told_and_other_tables_are_sta
     rounds.append("ann")
     rounds.located(["ann"])
     version = rounds.newest.pins[PERSON].version
-    fresh = Rounds.on(rounds.store)
-    with closing(fresh.queues):  # opening it gives it its final name, on which a foreign writer builds
-        _scanned(fresh.queues, rounds.base)
+    # A foreign writer builds on the version that has its final name.
+    give_final_name(rounds.store, rounds.newest.line, PERSON, rounds.newest.pins[PERSON])
     foreign.append(rounds.store, "mallory")
     writes = {"Person": rounds.write(Mode.APPEND, "bob"), "City": rounds.write(Mode.APPEND, "rome", table_key=CITY)}
     rounds.stage(**writes)
     taken, staged = rounds.outcomes
-    assert taken == Taken(PERSON, version + 1)
+    assert taken == Taken(PERSON, version + 1, version + 2)
     assert isinstance(staged, StagedPin)
     assert rounds.people() == ["ann"]
 
@@ -336,8 +351,7 @@ def test_what_a_round_will_ask_for_is_asked_for_once(rounds: Rounds) -> None:
     edge = sender.load_request([{"from": "bob", "to": "nobody"}], type="Knows")
     facts.look_up([*loads, edge], rounds.schema)
     assert asking.asked == [("matching", PERSON)], "one question for each table that has rows"
-    cache = TableCache(rounds.store, TableStorage(rounds.store), rounds.schema, read_only=False)
-    truth = PinnedState(cache, rounds.newest.pins)
+    truth = PinnedState(opened(rounds.store).cache, rounds.newest)
     for ids in (["ann", "eve"], ["nobody", "bob"], []):
         wanted = pa.array(ids, pa.string())
         assert facts.existing(PERSON, wanted) == truth.existing(PERSON, wanted)

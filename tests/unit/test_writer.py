@@ -25,7 +25,7 @@ from omniray.engine.base.errors import (
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.line import line_end as tip_module
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, encode, follow, remark
+from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, Remark, encode, follow
 from omniray.engine.line.line_end import RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
 from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
@@ -54,6 +54,11 @@ def add(parts: Parts, *names: str, **more: Any) -> Adding:
     intent = Adding(parts.schema, {PERSON: list(names)}, **more)
     parts.writer.commit(intent)
     return intent
+
+
+def staged_in(store: ObjectStore) -> list[str]:
+    """Data files and versions of Person that have no final name."""
+    return [p for p in files_below(f"{store.uri}/nodes/Person.lance") if p.startswith(("data/", "_staged/"))]
 
 
 # Losers
@@ -122,7 +127,7 @@ def test_a_loser_s_files_and_staged_versions_are_deleted(opened: Callable[[], Pa
     fast.finaliser.close()
     left = set(files_below(f"{store.uri}/nodes/Person.lance")) - before
     assert len([path for path in left if path.startswith("data/")]) == 1, "the winner's data alone"
-    assert [path for path in left if ".manifest-" in path] == []
+    assert [path for path in left if path.startswith("_staged/")] == []
 
 
 def _overtaken(parts: Parts, meanwhile: Callable[[], object]) -> None:
@@ -351,9 +356,7 @@ def test_a_write_whose_sidecar_can_t_be_put_aborts_and_leaves_nothing(
         with pytest.raises(StorageError, match="the store is down"):
             add(parts, "ann")
     assert [obj.seq for obj in parts.line()] == [1]
-    assert [
-        p for p in files_below(f"{store.uri}/nodes/Person.lance") if p.startswith("data/") or ".manifest-" in p
-    ] == []
+    assert staged_in(store) == []
     add(parts, "ann")
     assert parts.rows() == ["ann"]
 
@@ -387,9 +390,7 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_with_its_id_and_noth
     assert unknown.value.facts == {"txn_id": intent.commit_id}
     assert UNCLEAR_TIMEOUT_S <= parts.clock.now_s < UNCLEAR_TIMEOUT_S + 5
     assert len(parts.sidecars.listed()) == 1
-    assert [
-        p for p in files_below(f"{store.uri}/nodes/Person.lance") if p.startswith("data/") or ".manifest-" in p
-    ] != []
+    assert staged_in(store) != []
     other = opened()
     add(other, "bob")
     assert other.rows() == (["ann", "bob"] if apply else ["bob"])
@@ -466,7 +467,7 @@ def test_the_history_does_not_go_back_in_time_when_a_clock_does(
 ) -> None:
     parts = opened()
     add(parts, "ann")
-    monkeypatch.setattr("omniray.engine.writer.time.time_ns", lambda: 0)
+    monkeypatch.setattr("omniray.engine.commit.attempt.time.time_ns", lambda: 0)
     add(parts, "bob")
     newest = parts.newest()
     before = parts.log.read(newest.seq - 1)
@@ -480,8 +481,8 @@ def test_the_history_does_not_go_back_in_time_behind_an_object_without_commits(
     parts = opened()
     add(parts, "ann")
     before = parts.newest().commits[0].at_us
-    parts.tip.extend(lambda newest: remark(newest, op_id="remark"))
-    monkeypatch.setattr("omniray.engine.writer.time.time_ns", lambda: 0)
+    parts.tip.record(lambda newest: Remark("remark"))
+    monkeypatch.setattr("omniray.engine.commit.attempt.time.time_ns", lambda: 0)
     add(parts, "bob")
     assert parts.newest().commits[0].at_us >= before
 
@@ -492,7 +493,7 @@ def test_the_ids_of_a_table_that_grew_too_large_are_no_longer_kept(
     monkeypatch.setattr("omniray.engine.tables.cache.KNOWN_IDS_ROWS_MAX", 3)
     parts = opened()
     for n in range(6):
-        state = PinnedState(parts.cache, parts.newest().pins)
+        state = PinnedState(parts.cache, parts.newest())
         state.existing(PERSON, pa.array([f"p{n}"]))
         add(parts, f"p{n}")
     assert parts.cache._known == {}

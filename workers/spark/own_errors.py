@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from omniray.engine.base import errors
 from omniray.engine.base.errors import OmnirayError, rebuilt
 
-_RAISED = re.compile(r"^omniray\.engine\.errors\.(\w+): (.+)$", re.MULTILINE)
+_RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
 @contextmanager

@@ -1,0 +1,231 @@
+"""A graph that is created anew at the same place is another graph: whoever was opened for the first one changes nothing.
+
+Each test deletes a graph under somebody who holds it open, and creates another one there, with rows of its own. The
+oracle is every file of the other one, byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import omniray
+from omniray.engine import load_stager
+from omniray.engine.base.errors import GraphGone, InvariantViolation, OmnirayError
+from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit import attempt, phase_d
+from omniray.engine.history import manifest
+from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import storage
+from omniray.engine.writes import table_part
+from omniray.engine.writes.options import LoadOptions
+from omniray.workers.kept_graphs import kept_open
+from tests.coordination import Gate, serving
+from tests.foreign import plain_ids
+from tests.graphs import SCHEMA, insert, new_graph, people, reopen
+from tests.stores import Root
+
+Contents = dict[str, bytes]
+
+
+def contents(uri: str) -> Contents:
+    """Every file of a graph."""
+    root = Path(uri)
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def replaced(uri: str) -> Contents:
+    """Delete the graph and create another one in its place, with one person; its files."""
+    shutil.rmtree(uri)
+    with omniray.init(uri, schema=SCHEMA) as other:
+        insert(other, "zoe")
+    return contents(uri)
+
+
+def look_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch off the look at who the graph is."""
+    for module in (attempt, load_stager, phase_d, storage, manifest):
+        monkeypatch.setattr(module, "refuse_gone", lambda store, graph_id: None)
+
+
+# Embedded
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_writer_of_a_graph_that_was_created_anew_writes_nothing(disk: Root, warm: bool) -> None:
+    with new_graph(disk) as graph:
+        if warm:
+            insert(graph, "ann")
+            graph.flush()
+        files = replaced(graph.uri)
+        with pytest.raises(GraphGone, match="another one was created in its place; nothing was written") as gone:
+            insert(graph, "bob")
+        assert gone.value.facts["graph_id"] == graph.graph_id
+        with pytest.raises(GraphGone):
+            graph.load([{"name": "cid"}], type="Person", mode="overwrite")
+    assert contents(graph.uri) == files
+
+
+def test_a_writer_of_a_graph_that_was_deleted_says_so_and_creates_nothing(disk: Root) -> None:
+    with new_graph(disk) as graph:
+        insert(graph, "ann")
+        graph.flush()
+        shutil.rmtree(graph.uri)
+        with pytest.raises(GraphGone, match="was deleted; nothing was written"):
+            insert(graph, "bob")
+    assert contents(graph.uri) == {}
+
+
+def test_the_test_of_writers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without the look the rows of the new graph are replaced, as every reader of its tables sees them."""
+    with new_graph(disk) as graph:
+        insert(graph, "ann", "bob")
+        graph.flush()
+        replaced(graph.uri)
+        store = open_store(graph.uri)
+        assert plain_ids(store) == ["zoe"]
+        look_away(monkeypatch)
+        insert(graph, "cid")
+        graph.flush()
+        assert plain_ids(store) == ["ann", "bob", "cid"]
+
+
+def replaced_before_its_phase_d(disk: Root, point: Point) -> tuple[omniray.Graph, Gate, Contents]:
+    """A graph that is replaced after the answer to a write, the last of several, and at a point of its Phase D."""
+    graph = new_graph(disk)
+    for name in ("ann", "bob", "cid"):
+        insert(graph, name)
+        graph.flush()
+    gate = Gate()
+    with armed({point: Action(gate.hold, nth=1)}):
+        insert(graph, "dan")
+        gate.wait_until_reached()
+    return graph, gate, replaced(graph.uri)
+
+
+@pytest.mark.parametrize("point", [Point.D_BEFORE_NAME, Point.D_BEFORE_FOLD])
+def test_phase_d_of_a_graph_that_was_created_anew_meanwhile_gives_no_name_and_folds_nothing(
+    disk: Root, point: Point
+) -> None:
+    graph, gate, files = replaced_before_its_phase_d(disk, point)
+    gate.open()
+    with pytest.raises(OmnirayError):
+        graph.close()
+    assert contents(graph.uri) == files
+
+
+def test_the_test_of_phase_d_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without the look the history of the new graph ends in the head of the one that is gone."""
+    graph, gate, files = replaced_before_its_phase_d(disk, Point.D_BEFORE_FOLD)
+    look_away(monkeypatch)
+    gate.open()
+    with contextlib.suppress(OmnirayError):
+        graph.close()
+    assert contents(graph.uri) != files
+    with omniray.open(graph.uri, read_only=True) as other, pytest.raises(InvariantViolation, match="does not end in"):
+        other.history()
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_reader_of_a_graph_that_was_created_anew_is_told_so(disk: Root, warm: bool) -> None:
+    with new_graph(disk) as graph:
+        insert(graph, "ann")
+    with reopen(graph, disk, read_only=True) as reader:
+        snapshot = reader.snapshot()
+        if warm:
+            assert people(snapshot) == ["ann"]
+        files = replaced(graph.uri)
+        for read in (lambda: people(snapshot), lambda: people(reader)):
+            with pytest.raises(GraphGone, match="another one was created in its place"):
+                read()
+    assert contents(graph.uri) == files
+
+
+# A publisher
+
+
+def test_a_publisher_of_a_graph_that_was_created_anew_commits_nothing(disk: Root) -> None:
+    with new_graph(disk) as graph:
+        store = open_store(graph.uri)
+    # When it ends it hands back a line that is gone, and so Phase D of that fails.
+    with contextlib.suppress(GraphGone), serving(store) as service:
+        service.write(service.load_request([{"name": "ann"}], type="Person"))
+        service.finaliser.flush()
+        service.finaliser.tidy()
+        files = replaced(graph.uri)
+        for name in ("bob", "cid"):
+            with pytest.raises(GraphGone, match="another one was created in its place"):
+                service.write(service.load_request([{"name": name}], type="Person"))
+        service.publisher.close()  # what it gave up is deleted by then
+        assert contents(graph.uri) == files
+
+
+def test_the_test_of_publishers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without the look it commits, and Phase D shows its rows in the tables of the new graph."""
+    with new_graph(disk) as graph:
+        store = open_store(graph.uri)
+    with serving(store) as service:
+        for name in ("ann", "bob"):  # the second one knows the first, and the third reads nothing
+            service.write(service.load_request([{"name": name}], type="Person"))
+        service.finaliser.flush()
+        replaced(graph.uri)
+        look_away(monkeypatch)
+        service.write(service.load_request([{"name": "cid"}], type="Person"))
+        service.finaliser.flush()
+        assert plain_ids(store) == ["ann", "bob", "cid"]
+
+
+# Workers that stage
+
+MANY = 40
+FAIL = LoadOptions.checked("append", "fail", None)
+
+
+def read_part(stager: load_stager.LoadStager) -> Any:
+    rows = pa.RecordBatch.from_pydict({"name": [f"p{n}" for n in range(MANY)]})
+    return stager.read_part([rows], "Person", "here", SidecarIntent(new_ulid(), "test"))
+
+
+def stage_part(stager: load_stager.LoadStager) -> Any:
+    return stager.stage_part([{"name": "bob"}], FAIL, 0, type="Person")
+
+
+@pytest.mark.parametrize("stage", [read_part, stage_part])
+def test_a_worker_stages_nothing_for_a_graph_that_was_created_anew(
+    disk: Root, stage: Callable[[load_stager.LoadStager], Any]
+) -> None:
+    with new_graph(disk) as graph:
+        stager = kept_open(graph.uri, None, graph.graph_id)
+    files = replaced(graph.uri)
+    assert kept_open(graph.uri, None, graph.graph_id) is stager, "it is kept open"
+    with pytest.raises(GraphGone, match="another one was created in its place"):
+        stage(stager)
+    assert contents(graph.uri) == files
+
+
+def test_the_test_of_workers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without the look files and leases of the first graph come into the other one."""
+    monkeypatch.setattr(table_part, "INLINE_ROWS_MAX", 10)
+    with new_graph(disk) as graph:
+        stager = kept_open(graph.uri, None, graph.graph_id)
+        assert stager._branch.open_newest("node:Person").dataset.version == 1
+    files = replaced(graph.uri)
+    look_away(monkeypatch)
+    read_part(stager)
+    assert contents(graph.uri).keys() > files.keys()
+
+
+def test_a_worker_that_is_asked_for_a_graph_that_is_gone_does_not_open_the_other_one(disk: Root) -> None:
+    with new_graph(disk) as graph:
+        pass
+    replaced(graph.uri)
+    with pytest.raises(GraphGone):
+        kept_open(graph.uri, None, graph.graph_id)
