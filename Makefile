@@ -46,8 +46,8 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-simulate: $(STAMP)  ## the rounds of the coordinator under many seeded schedules: make simulate SEEDS=100000
-	OMNIRAY_SEEDS=$(or $(SEEDS),100000) $(PY) -m pytest -q --timeout 36000 tests/model/test_rounds.py -k "not twin" $(ARGS)
+simulate: $(STAMP)  ## the real publisher under many seeded schedules: make simulate SEEDS=100000
+	OMNIRAY_SEEDS=$(or $(SEEDS),100000) $(PY) -m pytest -q -n $(JOBS) --timeout 36000 tests/model/test_rounds.py -k "promises" $(ARGS)
 
 bench: $(STAMP)  ## ours beside the peers: many writers at once, on S3 with latency and on disk; takes an hour or so
 	$(PY) -m bench.peers --plot docs/bench.svg $(ARGS)

@@ -1,6 +1,6 @@
 """The engine's benchmark: ours beside the bare library in the same run, each figure beside its target.
 
-    python -m bench.engine [--only bulk|single|s3|history] [--quick] [--json PATH]
+    python -m bench.engine [--only bulk|single|s3|history|lineage] [--quick] [--json PATH]
 
 It always exits with 0: a noisy machine is no reason for a build to fail. Read the verdicts.
 """
@@ -15,11 +15,18 @@ from rich.console import Console
 
 from bench.bulk import bulk
 from bench.history import history
+from bench.lineage import lineage
 from bench.measure import Section, print_section, write_json
 from bench.remote import remote
 from bench.single import single
 
-SECTIONS: Mapping[str, Callable[..., Section]] = {"bulk": bulk, "single": single, "s3": remote, "history": history}
+SECTIONS: Mapping[str, Callable[..., Section]] = {
+    "bulk": bulk,
+    "single": single,
+    "s3": remote,
+    "history": history,
+    "lineage": lineage,
+}
 WIDTH_MIN = 120
 
 

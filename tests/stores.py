@@ -13,10 +13,19 @@ from typing import NamedTuple
 STOP_TIMEOUT_S = 30
 
 # In a process of its own: Lance's blocking calls would hold up a server in a thread of the test's process. It ends with
-# its standard input, so that a killed test run leaves no server behind.
+# its standard input, so that a killed test run leaves no server behind. Where it checks signatures it takes the query
+# as it was sent, while S3 decodes it first: a client may write "~" as "%7E".
 _MOTO = """
 import logging, sys
+from urllib.parse import parse_qsl, quote
+from botocore.auth import SigV4Auth
 from moto.server import ThreadedMotoServer
+
+def canonical_query(self, parts):
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    return "&".join(sorted(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in pairs))
+
+SigV4Auth._canonical_query_string_url = canonical_query
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()

@@ -1,8 +1,8 @@
 """The publisher of one branch: takes writes, makes rounds of them, and commits each round as one object of the line.
 
-It carries out what `rounds.py` decides: every instruction is a job of a thread, and what comes of it is the next event.
-It owns the line: it takes it over when it begins, and its life ends when somebody else does. Nothing that it holds in
-memory is needed after its death.
+It carries out what `rounds.py` decides: every instruction is a job of its executor, and what comes of it is the next
+event. It owns the line: it takes it over when it begins, and its life ends when somebody else does. Nothing that it
+holds in memory is needed after its death.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from omniray.coordinator.actors.executor import StepExecutor, ThreadedExecutor
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.steps import Queues, Round, RoundSteps
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -59,7 +60,6 @@ from omniray.engine.writes.write_requests import PreparedRequest, Request
 
 log = logging.getLogger("omniray")
 
-THREADS = 8
 GATHER_SHARE = 0.25
 GATHER_S_MIN, GATHER_S_MAX = 0.004, 0.1
 STANDSTILL_S = 60.0
@@ -90,13 +90,14 @@ class Publisher:
         on_ended: Callable[[OmnirayError], None] = lambda error: None,
         limits: Limits | None = None,
         gauges: Gauges | None = None,
+        executor: StepExecutor | None = None,
     ) -> None:
         self._tip, self._schema_hash, self._on_ended = tip, branch.schema_hash, on_ended
         self._lock = threading.RLock()
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-publish")
+        self._executor = executor or ThreadedExecutor()
         self.gauges = gauges or Gauges()
         self._rounds = Rounds(limits, gathers=True)
-        self._steps = RoundSteps(branch, tip, queues, self._pool, self.gauges, on_landed, owner=owner)
+        self._steps = RoundSteps(branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner)
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[int, Round] = {}
         self._standing_still: set[str] = set()
@@ -141,8 +142,8 @@ class Publisher:
             self._steps.drifted = drifted
 
     def is_committed(self, commit_id: str) -> bool:
-        """Whether a write is in the line, as far as this owner of it knows, which is all there is."""
-        return commit_id in self._steps.committed
+        """Whether a write is in the line; an old one is looked up in storage."""
+        return self._steps.recent.is_committed(commit_id, self._tip.newest)
 
     def under_way(self, commit_id: str) -> Future[WriteAnswer] | None:
         waiting = self._waiting.get(commit_id)
@@ -166,7 +167,7 @@ class Publisher:
             self._dispatch(Ended(error))
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._executor.close()
 
     def _join(self, known: _Waiting, request: Request) -> Future[WriteAnswer]:
         """The answer of the first try that is still under way, if it is the same write."""
@@ -215,9 +216,7 @@ class Publisher:
                 self._later(min(max(moment_s, GATHER_S_MIN), GATHER_S_MAX), Gathered(number))
 
     def _later(self, seconds: float, event: Event) -> None:
-        timer = threading.Timer(seconds, self._dispatch, (event,))
-        timer.daemon = True
-        timer.start()
+        self._executor.later(seconds, lambda: self._dispatch(event))
 
     def _start(self, step: Callable[[Round], Event], round: Round) -> None:
         def run() -> None:
@@ -238,7 +237,7 @@ class Publisher:
                 log.exception("event=publisher_failed round=%d", round.number)
                 self._dispatch(Ended(_bug(error)))
 
-        self._pool.submit(run)
+        self._executor.submit(run)
 
     # Answering
 

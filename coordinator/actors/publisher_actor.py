@@ -22,7 +22,7 @@ from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.wire import packed, unpacked
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, Unreachable
+from omniray.engine.base.errors import Fenced, GraphGone, LineOwned, NotFound, OmnirayError, Unreachable
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead, release, take_over
 from omniray.engine.writes.write_requests import Request
@@ -73,6 +73,7 @@ class PublisherActor:
         self._reconciler = RemoteReconciler(place, storage, self._noticed)
         self._life = threading.Lock()
         self._has_ended = self._is_leaving = self._has_left = False
+        self._gone: OmnirayError | None = None
         self._gauges = ExportedGauges(storage.uri, storage.branch)
         self._open()
 
@@ -104,9 +105,11 @@ class PublisherActor:
             )
 
     def _ended(self, error: OmnirayError) -> None:
-        """Begin anew, unless somebody else has taken over: then this actor only says so, to whoever asks."""
+        """Begin anew, unless somebody else has taken over, or the graph is gone: then this actor only says so."""
         self._has_ended = True
-        if not (isinstance(error, Fenced) or self._is_leaving):
+        if isinstance(error, GraphGone):
+            self._gone = error
+        elif not (isinstance(error, Fenced) or self._is_leaving):
             threading.Thread(target=self._begin_anew, name="omniray-begin-anew", daemon=True).start()
 
     def _begin_anew(self) -> None:
@@ -115,6 +118,9 @@ class PublisherActor:
             try:
                 return self._open_if_ended()
             except LineOwned as error:
+                return log.warning("event=begin_refused error=%s", error)
+            except NotFound as error:  # the graph is gone, or another one is in its place
+                self._gone = error
                 return log.warning("event=begin_refused error=%s", error)
             except OmnirayError as error:
                 log.warning("event=begin_failed error=%s", error)
@@ -134,6 +140,8 @@ class PublisherActor:
     async def _submit(self, request: Request) -> WriteAnswer | OmnirayError:
         if self._is_leaving and self._publisher.under_way(request.header.commit_id) is None:
             return _leaving(self._address)
+        if self._gone is not None:
+            return self._gone
         if self._has_ended:
             return Fenced("this life of the publisher has ended; send the write again with the same id")
         try:
@@ -157,9 +165,9 @@ class PublisherActor:
 
     async def is_committed(self, commit_id: str) -> bool | None:
         """Whether a write is in the line; None while it is under way."""
-        if self._publisher.is_committed(commit_id):
-            return True
-        return None if self._publisher.under_way(commit_id) is not None else False
+        is_under_way = self._publisher.under_way(commit_id) is not None  # before the look: it may land meanwhile
+        is_committed = await asyncio.to_thread(self._publisher.is_committed, commit_id)
+        return True if is_committed else None if is_under_way else False
 
     async def status(self) -> Status:
         await self._reconciler.ask()

@@ -10,19 +10,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from omniray.coordinator.actors.executor import StepExecutor
 from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
-from omniray.engine.base.errors import Fenced, OmnirayError, PayloadMismatch, StorageError, TableDrift
+from omniray.engine.base.errors import Fenced, GraphGone, OmnirayError, PayloadMismatch, StorageError, TableDrift
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
+from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.judge.resolution import refuse_swept
 from omniray.engine.line.commit_object import CommitObject, Fate, Remark
 from omniray.engine.line.line_end import Tip
@@ -68,7 +70,7 @@ class RoundSteps:
         branch: OpenBranch,
         tip: Tip,
         queues: Queues,
-        pool: Executor,
+        executor: StepExecutor,
         gauges: Gauges,
         on_landed: Callable[[CommitObject, str], None],
         *,
@@ -76,8 +78,8 @@ class RoundSteps:
     ) -> None:
         self._branch, self._tip, self._lineage, self._schema = branch, tip, branch.lineage, branch.schema
         self._queues, self._gauges, self._on_landed, self._owner = queues, gauges, on_landed, owner
-        self._attempts = Attempts(branch, queues, pool)
-        self.committed = set(branch.lineage.commit_ids(tip.newest))
+        self._attempts = Attempts(branch, queues, executor)
+        self.recent = RecentCommits(branch.lineage, tip.newest)
         self.drifted: dict[str, TableDrift] = {}
         self.finalised_through = 0
 
@@ -88,14 +90,17 @@ class RoundSteps:
         if base.owner != self._owner:
             return Ended(_fenced(base))
         requests = work.requests
-        repeated = {r.header.commit_id: self._first_outcome(r, base) for r in requests if self._is_known(r)}
+        known = self.recent.known({r.header.commit_id: r.header.fresh for r in requests}, base)
+        repeated = {
+            r.header.commit_id: _first(r, known[r.header.commit_id]) for r in requests if r.header.commit_id in known
+        }
         fresh = [r for r in requests if r.header.commit_id not in repeated]
         state = RoundState(self._base(base), self._queues)
         try:
             fresh, unfit = self._looked_up(state, fresh)
-            judged = judge_round(fresh, state, self._schema)
         except TableDrift as drift:
-            return Failed(work.number, drift, self._concerned(fresh, drift.facts.get("table_key", "")))
+            return Failed(work.number, drift, self._asking(fresh, drift.facts.get("table_key", "")))
+        judged = judge_round(fresh, state, self._schema)
         work.judged = replace(judged, answers={**judged.answers, **repeated, **unfit})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
@@ -122,30 +127,16 @@ class RoundSteps:
                 unfit[request.header.commit_id] = not_judged(request, error)
         return [request for request in requests if request.header.commit_id not in unfit], unfit
 
-    def _concerned(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
-        """The writes that may touch a table or ask about it."""
+    def _asking(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
+        """The writes that ask for ids of a table."""
         return frozenset(
             request.header.commit_id
             for request in requests
-            if request.touched is None
-            or table_key in request.touched
-            or any(table_key == key for key, _ in request.ids_asked(self._schema))
+            if any(table_key == key for key, _ in request.ids_asked(self._schema))
         )
 
     def _base(self, base: CommitObject) -> Base:
         return Base.on(base, self._tip.newest)
-
-    def _is_known(self, request: Request) -> bool:
-        return request.header.commit_id in self.committed
-
-    def _first_outcome(self, request: Request, base: CommitObject) -> WriteAnswer | OmnirayError:
-        found = self._lineage.find(request.header.commit_id, base)
-        if found is None:
-            raise StorageError(f"commit {request.header.commit_id} is known and not in the lineage; try again")
-        try:
-            return WriteAnswer(first_outcome(*found, request.header.payload_hash))
-        except PayloadMismatch as mismatch:
-            return mismatch
 
     # Staging
 
@@ -158,7 +149,11 @@ class RoundSteps:
         intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in accepted]
         kind = "Load" if all(r.header.kind == "Load" for r, _ in accepted) else "Mutation"
         work.attempt = attempt = self._attempts.announce(work.base, kind, intents, work.judged.writes)
-        failures = self._attempts.stage(attempt, self._base(work.base))
+        try:
+            failures = self._attempts.stage(attempt, self._base(work.base))
+        except GraphGone as gone:  # nothing that is tried again could land
+            self._attempts.give_up(attempt)
+            return Ended(gone)
         if attempt.is_void:
             return Overtaken(work.number)
         if failures:
@@ -174,9 +169,8 @@ class RoundSteps:
 
     def _refused(self, work: Round) -> Failed | None:
         """Writes that may not be staged: on tables that drifted, or with files that a sweep may have taken."""
-        drifted_keys = self.drifted.keys() & work.judged.writes.keys()
-        if drifted_keys:
-            return Failed(work.number, self.drifted[min(drifted_keys)], _touching(work, drifted_keys))
+        if tables := self.drifted.keys() & work.judged.writes.keys():
+            return _drift(work, min(tables), self.drifted[min(tables)])
         try:
             refuse_swept(work.judged.writes, work.base)
         except StorageError as error:
@@ -191,7 +185,9 @@ class RoundSteps:
             return Ended(_fenced(newest))
         if taken:
             error = drifted(taken[0].table_key, taken[0].expected)
-            return Failed(work.number, error, _touching(work, {one.table_key for one in taken}))
+            return _drift(work, taken[0].table_key, error)
+        if drifts := [failure for failure in failures if isinstance(failure, TableDrift)]:
+            return _drift(work, drifts[0].facts.get("table_key", ""), drifts[0])
         errors = [failure for failure in failures if isinstance(failure, OmnirayError)]
         if all(isinstance(error, Cold) for error in errors):
             return Overtaken(work.number)
@@ -211,7 +207,7 @@ class RoundSteps:
             self._tip.refresh()
             return Overtaken(work.number)
         ours = self._tip.newest
-        self.committed.update(commit.commit_id for commit in ours.commits)
+        self.recent.advance(ours)
         self._on_landed(ours, ours.op_id)
         put_s, round_s = time.perf_counter() - began, time.perf_counter() - work.began
         self._gauges.landed(len(ours.commits), put_s, round_s)
@@ -236,8 +232,18 @@ class RoundSteps:
             self._attempts.give_up(work.attempt)
 
 
-def _touching(work: Round, tables: set[str]) -> frozenset[str]:
-    return frozenset(r.header.commit_id for r, resolution in work.judged.accepted if tables & resolution.tables.keys())
+def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
+    """The answer to a write that was committed before."""
+    try:
+        return WriteAnswer(first_outcome(*found, request.header.payload_hash))
+    except PayloadMismatch as mismatch:
+        return mismatch
+
+
+def _drift(work: Round, table_key: str, error: TableDrift) -> Failed:
+    """Blame the writes that touch this table: whoever touches another one that drifted is told so in the next round."""
+    touching = (r.header.commit_id for r, resolution in work.judged.accepted if table_key in resolution.tables)
+    return Failed(work.number, error, frozenset(touching))
 
 
 def _fenced(newest: CommitObject) -> Fenced:

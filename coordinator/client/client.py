@@ -54,7 +54,13 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.load import LoadIntent, Progress
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.write_requests import Header, MutationRequest, PreparedRequest, Request
+from omniray.engine.writes.write_requests import (
+    Header,
+    MutationRequest,
+    PreparedRequest,
+    Request,
+    sent_again,
+)
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
@@ -227,7 +233,7 @@ class Client:
         )  # fmt: skip
         header = Header(
             checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,
-            self._graph.schema_hash,
+            self._graph.schema_hash, fresh=txn_id is None,
         )  # fmt: skip
         return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
 
@@ -283,11 +289,11 @@ class Client:
 
     def _send_prepared(self, intent: LoadIntent, timeout_s: float | None) -> _Answered:
         """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
-        for _ in range(JUDGEMENTS_MAX):
+        for judgement in range(JUDGEMENTS_MAX):
             resolution, judged_on = self._judged(intent)
             header = Header(
                 intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
-                self._graph.schema_hash,
+                self._graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable,
             )  # fmt: skip
             with contextlib.suppress(Moved):
                 return self._send(PreparedRequest(header, resolution, judged_on), timeout_s)
@@ -331,6 +337,7 @@ class Client:
                 raise failed
             if isinstance(failed, Fenced | OutcomeUnknown):
                 self._find_again(request, deadline)
+            request = sent_again(request)
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 

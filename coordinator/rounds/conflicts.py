@@ -4,6 +4,7 @@
     merges of one key                            all land, the last one in the order of the queue wins
     a strict write whose table has moved         ExpectedVersionMismatch; of two in one round the first wins
     an update or delete                          reads what the writes before it have left
+    a look at a table that drifted               TableDrift
     a broken constraint, an edge to a node that
     an earlier write of the round deletes        ConstraintViolation
     an edge to a node that an earlier one brings lands
@@ -18,7 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omniray.coordinator.rounds.together import judge_together, runs
-from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, OmnirayError
+from omniray.engine.base.errors import (
+    Conflict,
+    ExpectedVersionMismatch,
+    InputError,
+    NotFound,
+    OmnirayError,
+    TableDrift,
+)
 from omniray.engine.judge.overlay import Overlay
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Resolution, TableWrite, WriteResult
@@ -95,7 +103,7 @@ class _Round:
         try:
             _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
             resolution = request.resolve(self.overlay, self._schema)
-        except (InputError, Conflict) as error:
+        except (InputError, Conflict, TableDrift) as error:  # who meets a drifted table is told so, nobody else
             self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)
         except OmnirayError:
             raise
@@ -122,9 +130,11 @@ class _Round:
 
 
 def _judged_together(run: Sequence[Request], overlay: Overlay, schema: Schema) -> list[Resolution] | None:
-    """`judge_together`; a run that a bug keeps from being judged so is judged one by one, to see whose it is."""
+    """`judge_together`; a run that a bug or a drifted table keeps from it is judged one by one, to see whose it is."""
     try:
         return judge_together(run, overlay, schema)
+    except TableDrift:
+        return None
     except OmnirayError:
         raise
     except Exception:
@@ -145,7 +155,7 @@ def _check_versions(
             raise mismatch
 
 
-def _naming_winner(error: InputError | Conflict, overlay: Overlay) -> OmnirayError:
+def _naming_winner(error: InputError | Conflict | TableDrift, overlay: Overlay) -> OmnirayError:
     """The error with the commit id of the write that was faster, if that is one of the same round."""
     winner = overlay.writer_of(error.facts.get("table_key", ""), error.facts.get("key", ""))
     if winner is not None:

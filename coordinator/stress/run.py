@@ -49,7 +49,7 @@ class Plan:
         """The endpoint of the store, if a proxy can stand before it."""
         if not self.uri.startswith("s3://"):
             return None
-        from omniray.engine.store.s3 import resolve_options
+        from omniray.engine.store.s3_options import resolve_options
 
         endpoint = resolve_options(self.storage_options or {}, os.environ).get("aws_endpoint", "")
         return endpoint if urlsplit(endpoint).scheme == "http" else None

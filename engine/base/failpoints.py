@@ -48,6 +48,9 @@ class Point(StrEnum):
     D_BEFORE_TIDY = "phase_d.before_tidy"
     D_BEFORE_SIDECARS = "phase_d.before_sidecars"
     D_AFTER_SIDECARS = "phase_d.after_sidecars"
+    D_UPKEEP_WRITTEN = "phase_d.upkeep_written"
+    D_UPKEEP_STAGED = "phase_d.upkeep_staged"
+    D_AFTER_UPKEEP = "phase_d.after_upkeep"
     D_BEFORE_PRUNE = "phase_d.before_prune"
     D_AFTER_PRUNE = "phase_d.after_prune"
 

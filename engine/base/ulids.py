@@ -21,6 +21,11 @@ def is_ulid(text: str) -> bool:
     return _ULID.fullmatch(text) is not None
 
 
+def time_us_of(ulid: str) -> int:
+    """The time in a ULID, as microseconds since 1970; 0 for a text that is none."""
+    return ULID.from_str(ulid).milliseconds * 1000 if is_ulid(ulid) else 0
+
+
 def checked_txn_id(txn_id: str) -> str:
     """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
     canonical = txn_id.upper() if isinstance(txn_id, str) else ""

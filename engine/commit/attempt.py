@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
@@ -40,6 +40,14 @@ from omniray.engine.line.sidecar import Sidecar, SidecarIntent
 log = logging.getLogger("omniray")
 
 NOTHING = Affected()
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Jobs(Protocol):
+    """Runs jobs beside the caller, who may wait for them."""
+
+    def submit(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]: ...
 
 
 @dataclass(slots=True)
@@ -62,7 +70,7 @@ class Attempt:
 class Attempts:
     """Makes the attempts of one writer on one branch."""
 
-    def __init__(self, branch: OpenBranch, stager: Stager, pool: Executor, *, is_new: bool = False) -> None:
+    def __init__(self, branch: OpenBranch, stager: Stager, pool: Jobs, *, is_new: bool = False) -> None:
         self._branch, self._stager, self._pool, self._is_new = branch, stager, pool, is_new
         self._process = this_process()
 

@@ -299,6 +299,7 @@ class Finaliser:
             for table_path in {pin.path for pin in finished if old_versions.is_due(pin.version)}:
                 old_versions.archive(self._store, table_path)
             self._manifest.discard_old_versions()
+            self._manifest.keep_up()
             self._prune()
         except StorageError as error:
             log.warning("event=tidy_failed sidecars=%d error=%s", len(through), error)

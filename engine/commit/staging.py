@@ -196,7 +196,7 @@ class TableStager:
         pin = replace(
             before, version=version.version, transaction=version.transaction, rows=version.rows, content=content
         )
-        return StagedPin(pin, tuple(self._storage.staged_for_itself(version)))
+        return StagedPin(pin, version.files)
 
 
 def drifted(table_key: str, expected: int) -> TableDrift:

@@ -30,6 +30,7 @@ STAMP = b"omniray:internal_schema_version"
 KEPT_VERSIONS = 64
 SLEPT_S = 1.0
 PUT_TRIES_MAX = 4
+CACHE_BYTES = 16 << 20
 
 
 @contextlib.contextmanager
@@ -66,18 +67,22 @@ class SwapTable:
         self._store, self._path, self._clock = store, path, clock
         self._schema = schema.with_metadata({STAMP: str(FORMAT).encode()})
         self._leftovers: list[str] = []
+        self._reading: lance.Session | None = None
         self.uri = f"{store.uri}/{path}"
 
     def open(self) -> lance.LanceDataset | None:
         """The newest version, or None where nobody has created the table."""
-        try:
-            dataset = self._open()
-        except StorageError:  # Lance's errors do not tell what is not there from what can't be read
-            if self._store.first_name(f"{self._path}/_versions") is None:
-                return None
-            dataset = self._open()  # somebody may have created it just now
-        check_format(int((dataset.schema.metadata or {}).get(STAMP, b"0")), where=self.uri)
-        return dataset
+        return self._opened(None)
+
+    def open_to_read(self) -> lance.LanceDataset | None:
+        """The same, never to be staged upon: what was read of index and data files is remembered between calls.
+
+        Lance remembers the indexes of a version by its number alone, and a staged version may lose its number to
+        another: so nothing is ever staged in this session.
+        """
+        if self._reading is None:
+            self._reading = lance.Session(index_cache_size_bytes=CACHE_BYTES, metadata_cache_size_bytes=CACHE_BYTES)
+        return self._opened(self._reading)
 
     def create(self) -> None:
         """See that the table is there. Any number of processes may: one empty first version is as good as another.
@@ -105,9 +110,9 @@ class SwapTable:
         self._leftovers.append(staging)
         if after.version != dataset.version + 1:
             raise CommitConflictError("another process was first")
-        added = (file.path for fragment in operation.new_fragments for file in fragment.files)
-        transaction_file = f"{self._path}/_transactions/{dataset.version}-{transaction}.txn"
-        self._store.sync([staging, transaction_file, *(f"{self._path}/data/{file}" for file in added)])
+        transaction_file = f"_transactions/{dataset.version}-{transaction}.txn"
+        added = (f"{self._path}/{file}" for file in (transaction_file, *_files_added(operation)))
+        self._store.sync([staging, *added])
         return StagedSwap(after, staging, begun_s)
 
     def publish(self, staged: StagedSwap) -> lance.LanceDataset:
@@ -132,12 +137,30 @@ class SwapTable:
         if old_versions.is_due(newest, KEPT_VERSIONS):
             old_versions.discard(self._store, self._path, keep=KEPT_VERSIONS)
 
-    def _open(self) -> lance.LanceDataset:
+    def _opened(self, session: lance.Session | None) -> lance.LanceDataset | None:
+        try:
+            dataset = self._open(session)
+        except StorageError:  # Lance's errors do not tell what is not there from what can't be read
+            if self._store.first_name(f"{self._path}/_versions") is None:
+                return None
+            dataset = self._open(session)  # somebody may have created it just now
+        check_format(int((dataset.schema.metadata or {}).get(STAMP, b"0")), where=self.uri)
+        return dataset
+
+    def _open(self, session: lance.Session | None) -> lance.LanceDataset:
         with lance_errors(f"open {self.uri}"):
-            return lance.dataset(self.uri, storage_options=self._store.lance_options)
+            return lance.dataset(self.uri, storage_options=self._store.lance_options, session=session)
 
     def _put(self, path: str, data: bytes) -> None:
         for _ in range(PUT_TRIES_MAX):
             if self._store.put_if_absent(path, data) is not Answer.UNCLEAR:
                 return
         raise StorageError(f"no clear answer to putting {path}; try again", path=path)
+
+
+def _files_added(operation: lance.LanceOperation.BaseOperation) -> Iterator[str]:
+    """The files that an operation makes part of the table, by their names within it."""
+    if isinstance(operation, lance.LanceOperation.CreateIndex):
+        yield from (f"_indices/{index.uuid}/{file.path}" for index in operation.new_indices for file in index.files)
+    else:
+        yield from (f"data/{file.path}" for fragment in operation.new_fragments for file in fragment.files)

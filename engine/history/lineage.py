@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from omniray.engine.base.errors import InputError, InvariantViolation, NotFound
 from omniray.engine.base.ulids import is_ulid
-from omniray.engine.history.manifest import LineageEntry, Manifest, Step, entries_of
+from omniray.engine.history.manifest import CommitId, LineageEntry, Manifest, Step, entries_of
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject, Pin, Recovery, reaches
 
@@ -52,12 +52,14 @@ class Lineage:
         newest_first = itertools.chain(_recoveries(unfolded, folded_through), self._manifest.recoveries(folded_through))
         return list(itertools.islice(newest_first, _checked(limit)))
 
-    def commit_ids(self, newest: CommitObject) -> Iterator[str]:
-        """The ids of all commits up to one object of the line."""
+    def commit_ids(self, newest: CommitObject) -> Iterator[CommitId]:
+        """The ids of the commits up to one object of the line, newest first; reads only as many as are taken."""
         unfolded, folded_through = self._read(newest)
-        yield from (entry.commit_id for entry, _ in _commits(unfolded, folded_through))
-        for chunk in self._manifest.commit_ids().chunks:
-            yield from chunk.to_pylist()
+        for obj in unfolded:
+            if obj.seq > folded_through:
+                yield from (CommitId(one.commit_id, obj.seq, one.at_us) for one in reversed(obj.commits))
+        last = min(folded_through, newest.seq)
+        yield from (one for one in self._manifest.commit_ids() if one.seq <= last)
 
     def commit(self, commit_id: str) -> LandedCommit | None:
         """The commit with an id; None if there is none in the line as it is now."""
@@ -65,14 +67,30 @@ class Lineage:
 
     def find(self, commit_id: str, newest: CommitObject) -> LandedCommit | None:
         """The same as of one object of the line: None says that neither it nor any object below holds the commit."""
+        return self.landed([commit_id], newest).get(commit_id)
+
+    def landed(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
+        """The same for many ids, with one look at the line and at most two at the manifest."""
+        wanted = set(commit_ids)
+        if not wanted:
+            return {}
         unfolded, folded_through = self._read(newest)
-        for entry, obj in _commits(unfolded, folded_through):
-            if entry.commit_id == commit_id:
-                return LandedCommit(entry, {key: pin.version for key, pin in obj.introduced().items()})
-        found = self._manifest.commit(commit_id)
-        if found is None or found.seq > newest.seq:
-            return None
-        return LandedCommit(found, self._manifest.versions_introduced(found.seq))
+        found = {
+            entry.commit_id: LandedCommit(entry, {key: pin.version for key, pin in obj.introduced().items()})
+            for entry, obj in _commits(unfolded, folded_through)
+            if entry.commit_id in wanted
+        }
+        missing = wanted - found.keys()
+        folded = [e for e in self._manifest.commits_with(missing) if e.seq <= newest.seq] if missing else []
+        versions = self._manifest.versions_introduced_by({e.seq for e in folded}) if folded else {}
+        return found | {e.commit_id: LandedCommit(e, versions.get(e.seq, {})) for e in folded}
+
+    def are_new(self, commit_ids: Collection[str], known_above: int) -> bool:
+        """Whether none of the ids is in the line, for a caller that itself knows all commits above a number.
+
+        One look at the manifest and none at the line; False also where the manifest is not folded that far.
+        """
+        return self._manifest.holds_none(commit_ids, known_above)
 
     def find_all(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LineageEntry]:
         """The same for many ids with one look at line and manifest: those that are left out are nowhere."""

@@ -1,14 +1,17 @@
 """`__manifest`: the line made queryable, as one Lance dataset.
 
-Rows are registrations (`table`), pins (`table_version`), lineage (`graph_commit`), recoveries (`graph_recovery`) and
-one `graph_head:<branch>`, which says up to which number the line has been folded in. Phase D folds objects in batches,
-so the commit rate of this table is not the graph's. A fold is one Lance Update that removes the head fragment it read
-and adds the next one: a true compare-and-swap, so that each object is folded exactly once however many processes try.
+Rows are registrations (`table`), pins (`table_version`, `graph_pins`), lineage (`graph_commit`), recoveries
+(`graph_recovery`) and one `graph_head:<branch>`, which says up to which number the line has been folded in. Phase D
+folds objects in batches, so the commit rate of this table is not the graph's. A fold is one Lance Update that removes
+the head fragment it read and adds the next one: a true compare-and-swap, so that each object is folded exactly once
+however many processes try.
 
 Nobody owns it: where there is none, nothing is folded yet, and whoever folds the first object of the line creates it.
 Before recoveries are folded they are recorded in the audit, so what is folded is audited too.
 
-Fragments, in order: sealed lineage, the lineage tail (rewritten until full), the head (always last, one row).
+Fragments, in order: sealed lineage, the lineage tail (rewritten until full), the head (always last, one row). Sealed
+lineage is merged and indexed by object id and number behind the fold (`lineage_upkeep`), and every so many numbers all
+pins are written out (`graph_pins`): so nothing but a walk through the whole history reads all of it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import msgspec
@@ -32,6 +35,8 @@ from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.history import audit
 from omniray.engine.history.cas_table import SwapTable, lance_errors
+from omniray.engine.history.lineage_levels import SEALED_ROWS
+from omniray.engine.history.lineage_upkeep import is_merge_due, keep_up
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_object import SEQ_MAX, Commit, CommitObject, MergedParent, Pin, Recovery
 from omniray.engine.line.graph_identity import refuse_gone
@@ -39,9 +44,12 @@ from omniray.engine.store.object_store import ObjectStore
 
 MAIN_PATH = "__manifest"
 BRANCHES_PATH = "__manifests"
-TAIL_ROWS_MAX = 1024
+TAIL_ROWS_MAX = SEALED_ROWS
 FOLD_ATTEMPTS_MAX = 32
 FIRST_SEQ = 1
+PINS_EVERY = 256  # numbers of the line
+TIME_PROBES = 64
+CHUNK_ROWS = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 SCHEMA = pa.schema(
@@ -77,6 +85,14 @@ class LineageEntry:
     rejected: int
     message: str = ""
     merged: tuple[MergedParent, ...] = ()
+
+
+class CommitId(NamedTuple):
+    """A commit by its id, with the number and the time of its object."""
+
+    commit_id: str
+    seq: int
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +136,7 @@ class Manifest:
         self._store = store
         self._table = SwapTable(store, path_of(branch), SCHEMA, clock=clock)
         self._branch = branch
+        self._seen = (0, 0)  # a version, and the number that it is folded through
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
 
     def fold(self, objects: Sequence[CommitObject], *, named_through: int) -> int:
@@ -178,12 +195,19 @@ class Manifest:
         return self.folded().through
 
     def commits(self, limit: int | None = None) -> Iterator[LineageEntry]:
-        """The folded lineage, newest first; reads only as many fragments as it needs."""
-        return itertools.islice(map(_entry, self._newest_first("graph_commit")), limit)
+        """The folded lineage, newest first; reads only as many rows as it needs."""
+        chunks = self._chunks_newest_first()
+        newest_first = (
+            _entry(row) for rows in chunks for row in reversed(rows.filter(_is("graph_commit")).to_pylist())
+        )
+        return itertools.islice(newest_first, limit)
 
-    def commit_ids(self) -> pa.ChunkedArray:
-        """The ids of all folded commits."""
-        return self._rows(_is("graph_commit"), columns=["object_id"])["object_id"]
+    def commit_ids(self) -> Iterator[CommitId]:
+        """The ids of the folded commits, newest first; reads only as many as are taken."""
+        for rows in self._chunks_newest_first(["object_id", "object_type", "seq", "at"]):
+            commits = rows.filter(_is("graph_commit"))
+            columns = commits["object_id"], commits["seq"], commits["at"].cast(pa.int64())
+            yield from reversed(list(map(CommitId, *(column.to_pylist() for column in columns))))
 
     def commit(self, commit_id: str) -> LineageEntry | None:
         found = self._rows(_is("graph_commit") & _has_id(commit_id))
@@ -198,12 +222,37 @@ class Manifest:
         """Those of the commits that are folded."""
         return [_entry(row) for row in self._rows(_is("graph_commit") & _has_any_id(list(commit_ids))).to_pylist()]
 
+    def holds_none(self, commit_ids: Collection[str], through: int) -> bool:
+        """Whether none of the commits is folded, in a version that is folded through a number or further."""
+        dataset = self._table.open_to_read()
+        if dataset is None:
+            return False
+        with lance_errors(f"read {self._table.uri}"):
+            version, folded_through = self._seen
+            if version > dataset.version or folded_through < through:  # a later version is folded at least as far
+                version, folded_through = self._seen = dataset.version, self._folded_in(dataset)
+            if folded_through < through:
+                return False
+            return bool(_select(dataset, _has_any_id(list(commit_ids)), ["object_id"]).num_rows == 0)
+
     def newest_commit_until(self, at: datetime) -> LineageEntry | None:
-        """The newest commit that was made at or before a time."""
-        found = self._rows(_is("graph_commit") & (pc.field("at") <= pa.scalar(at, SCHEMA.field("at").type)))
-        if found.num_rows == 0:
+        """The newest commit that was made at or before a time.
+
+        Commits never go back in time: so the last written-out pins at or before it say after which number to look.
+        """
+        dataset = self._table.open_to_read()
+        if dataset is None:
             return None
-        return _entry(found.sort_by([("seq", "ascending")]).slice(found.num_rows - 1).to_pylist()[0])
+        with lance_errors(f"read {self._table.uri}"):
+            before = self._pins_until(dataset, at)
+            start = 0 if before is None else before["seq"]
+            commits = _select(dataset, _is("graph_commit") & _within(start, start + PINS_EVERY)).to_pylist()
+            if found := [row for row in commits if row["at"] <= at]:
+                return _entry(max(found, key=lambda row: row["seq"]))
+            if before is None:
+                return None
+            (pins,) = _select(dataset, _has_id(before["object_id"]), ["metadata"]).to_pylist()
+            return _entry(_select(dataset, _has_id(json.loads(pins["metadata"])["commit_id"])).to_pylist()[0])
 
     def recoveries(self, through: int = SEQ_MAX) -> Iterator[Recovery]:
         """The folded recoveries that were recorded at or below a number of the line, newest first."""
@@ -218,25 +267,34 @@ class Manifest:
 
     def versions_introduced(self, seq: int) -> dict[str, int]:
         """The table versions that a number of the line brought in."""
-        found = self._rows(_is("table_version") & (pc.field("seq") == pa.scalar(seq, pa.int64())))
-        return {row["table_key"]: row["table_version"] for row in found.to_pylist()}
+        return self.versions_introduced_by([seq]).get(seq, {})
+
+    def versions_introduced_by(self, seqs: Collection[int]) -> dict[int, dict[str, int]]:
+        """The same for many numbers at once; those that brought in none are left out."""
+        found = self._rows(_is("table_version") & pc.field("seq").isin(pa.array(sorted(seqs), pa.int64())))
+        versions: dict[int, dict[str, int]] = {}
+        for row in found.to_pylist():
+            versions.setdefault(row["seq"], {})[row["table_key"]] = row["table_version"]
+        return versions
 
     def pins_at(self, seq: int) -> dict[str, Pin]:
         """The version of every table as of a number of the line: for each the newest at or below it."""
-        versions = self._rows(
-            _is("table_version") & (pc.field("seq") <= pa.scalar(seq, pa.int64())),
-            columns=["table_key", "table_version"],
-        )
-        newest = versions.group_by("table_key").aggregate([("table_version", "max")]).to_pylist()
-        ids = [_version_id(row["table_key"], row["table_version_max"]) for row in newest]
-        return {row["table_key"]: _pin(row) for row in self._rows(_has_any_id(ids)).to_pylist()}
+        dataset = self._table.open_to_read()
+        if dataset is None:
+            return {}
+        with lance_errors(f"read {self._table.uri}"):
+            seq = min(seq, self._folded_in(dataset))
+            start = seq - seq % PINS_EVERY
+            rows = self._pins_written_at(dataset, start) if start else []
+            rows += _select(dataset, _is("table_version") & _within(start, seq)).to_pylist()
+            return {row["table_key"]: _pin(row) for row in sorted(rows, key=lambda row: row["seq"])}
 
     def steps(self, after: int, through: int) -> list[Step]:
         """What the numbers of a stretch of the line brought in, oldest first; those that changed no table are left out.
 
         A stretch is read at once: a version of the manifest that somebody reads slowly may be deleted meanwhile.
         """
-        bounds = (pc.field("seq") > pa.scalar(after, pa.int64())) & (pc.field("seq") <= pa.scalar(through, pa.int64()))
+        bounds = _within(after, through)
         rows = self._rows(_is("table_version") & bounds).to_pylist()
         commits = self._rows(_is("graph_commit") & bounds, columns=["object_id", "seq"]).to_pylist()
         pins: dict[int, dict[str, Pin]] = {}
@@ -246,6 +304,14 @@ class Manifest:
         for row in commits:
             ids.setdefault(row["seq"], []).append(row["object_id"])
         return [Step(seq, tuple(ids.get(seq, ())), pins[seq]) for seq in sorted(pins)]
+
+    def keep_up(self) -> None:
+        """Merge and index sealed lineage, once enough of it has gathered since the last time."""
+        warm = self._warm
+        if warm is not None and warm.dataset is not None and is_merge_due(warm.dataset):
+            self._warm = None  # the next fold begins from the version that this leaves
+            with lance_errors(f"merge lineage in {self._table.uri}"):
+                keep_up(self._table)
 
     def discard_old_versions(self) -> None:
         """Delete old versions of the manifest itself, now and then: nobody travels back in it."""
@@ -257,18 +323,61 @@ class Manifest:
         return self._table.take_leftovers()
 
     def _rows(self, where: pc.Expression, columns: list[str] | None = None) -> pa.Table:
-        dataset = self._table.open()
+        dataset = self._table.open_to_read()
         if dataset is None:
             return SCHEMA.empty_table()
         with lance_errors(f"read {self._table.uri}"):
-            return dataset.to_table(columns=columns, filter=where)
+            return _select(dataset, where, columns)
 
     def _newest_first(self, object_type: str) -> Iterator[dict[str, Any]]:
-        dataset = self._table.open()
+        """The rows of a kind that is rare: fragment by fragment, however large they are."""
+        dataset = self._table.open_to_read()
         for fragment in reversed(dataset.get_fragments() if dataset is not None else []):
             with lance_errors(f"read {self._table.uri}"):
                 rows = fragment.to_table(filter=_is(object_type))
             yield from reversed(rows.to_pylist())
+
+    def _chunks_newest_first(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """All rows in chunks, the last chunk first; a merged fragment may hold a million rows."""
+        dataset = self._table.open_to_read()
+        for fragment in reversed(dataset.get_fragments() if dataset is not None else []):
+            for end in range(fragment.physical_rows, 0, -CHUNK_ROWS):
+                start = max(end - CHUNK_ROWS, 0)
+                with lance_errors(f"read {self._table.uri}"):
+                    rows = fragment.to_table(columns=columns, offset=start, limit=end - start)
+                yield rows
+
+    def _folded_in(self, dataset: lance.LanceDataset) -> int:
+        """The number up to which a version is folded."""
+        fragments = dataset.get_fragments()
+        if not fragments:
+            return 0
+        return int(self._head_of(fragments[-1].to_table(columns=["object_id", "seq"]))["seq"])
+
+    def _pins_written_at(self, dataset: lance.LanceDataset, seq: int) -> list[dict[str, Any]]:
+        """The pins of all tables as they were written out at a number, as rows of their versions."""
+        found = _select(dataset, _has_id(_pins_id(seq))).to_pylist()
+        if not found:
+            raise InvariantViolation(f"__manifest has no pins written out at {seq}; was it written by something else?")
+        rows: list[dict[str, Any]] = json.loads(found[0]["metadata"])["pins"]
+        return rows
+
+    def _pins_until(self, dataset: lance.LanceDataset, at: datetime) -> dict[str, Any] | None:
+        """The last row of written-out pins that is not later than a time; each look at some of them narrows it down."""
+        last, low, high = None, 0, self._folded_in(dataset) // PINS_EVERY
+        while low < high:
+            step = -(-(high - low) // TIME_PROBES)
+            probes = {_pins_id(place * PINS_EVERY): place for place in range(low + 1, high + 1, step)}
+            found = _select(dataset, _has_any_id(list(probes)), ["object_id", "seq", "at"]).to_pylist()
+            rows = {probes[row["object_id"]]: row for row in found}
+            if len(rows) < len(probes):
+                raise InvariantViolation("__manifest lacks pins that it should have; was it written by something else?")
+            until = [place for place, row in rows.items() if row["at"] <= at]
+            high = min((place - 1 for place in rows if place not in until), default=high)
+            if until:
+                low = max(until)
+                last = rows[low]
+        return last
 
     def _read_end(self) -> _End:
         dataset = self._table.open()
@@ -357,6 +466,15 @@ def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
     # A branch begins with versions of its parent, which its first object pins without having introduced them.
     for table_key, pin in (obj.pins if obj.seq == FIRST_SEQ else obj.introduced()).items():
         yield _version_row(table_key, pin, obj)
+    if obj.seq % PINS_EVERY == 0:
+        yield _pins_row(obj)
+
+
+def _pins_row(obj: CommitObject) -> dict[str, Any]:
+    """All pins as of a number, so that nobody has to look for a table's newest version further back."""
+    pins = [_version_row(key, pin, obj) for key, pin in obj.pins.items()]
+    facts = {"commit_id": obj.head, "pins": pins}
+    return _row(_pins_id(obj.seq), "graph_pins", obj.seq, at=_time(obj.head_at_us), metadata=facts)
 
 
 def path_of(branch: BranchId) -> str:
@@ -400,8 +518,21 @@ def _version_id(table_key: str, version: int) -> str:
     return f"table_version:{table_key}:{version:020}"
 
 
+def _pins_id(seq: int) -> str:
+    return f"graph_pins:{seq:020}"
+
+
 def _recovery_id(operation_id: str) -> str:
     return f"recovery:{operation_id}"
+
+
+def _select(dataset: lance.LanceDataset, where: pc.Expression, columns: list[str] | None = None) -> pa.Table:
+    return dataset.to_table(columns=columns, filter=where)
+
+
+def _within(after: int, through: int) -> pc.Expression:
+    """Above one number and at or below another."""
+    return (pc.field("seq") > pa.scalar(after, pa.int64())) & (pc.field("seq") <= pa.scalar(through, pa.int64()))
 
 
 def _is(object_type: str) -> pc.Expression:

@@ -1,7 +1,7 @@
 """A branch's line in the store: find the newest object, read objects, put the next one.
 
-Names are inverted numbers, so that the newest object is the first in listing order: one request finds it on S3. On a
-disk a hint file says where to start, and the numbers above it are probed.
+Names are inverted numbers, so that the newest object is the first in listing order: on S3 one request finds it when a
+graph is opened. On a disk a hint file says where to start. Whoever knows an object already probes the number above it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FOLDER = "__commits"
 HINT = "newest"  # sorts behind every number
 HINT_EVERY = 16
 CACHE_OBJECTS_MAX = 256
+PROBES_MAX = 8  # one after another; a listing of S3 costs as much as a few of them, however far the line has come
 
 
 class CommitLog:
@@ -38,7 +39,7 @@ class CommitLog:
         if self._store.lists_newest_first:
             return self.newest_listed()
         hinted = self._hinted()
-        found = self._probe_upward(hinted)
+        found = None if hinted is None else self.newest_from(hinted)
         # Nothing above a hint is what an old hint looks like, too, once the objects above it are pruned.
         return self.newest_listed() if found is hinted else found
 
@@ -48,9 +49,14 @@ class CommitLog:
         return None if name is None or name == HINT else self._require(_seq_of(name))
 
     def newest_from(self, known: CommitObject) -> CommitObject:
-        """The newest object for a reader that knows one of the line already."""
-        newest = self.newest_listed() if self._store.lists_newest_first else self._probe_upward(known)
-        return newest or known
+        """The newest object for a reader that knows one of the line already, and has not paused for long."""
+        probes = PROBES_MAX if self._store.lists_newest_first else SEQ_MAX
+        for _ in range(probes):
+            above = self.read(known.seq + 1)
+            if above is None:
+                return known
+            known = above
+        return self.newest_listed() or known
 
     def read(self, seq: int) -> CommitObject | None:
         if (kept := self._cache.get(seq)) is not None:
@@ -108,11 +114,6 @@ class CommitLog:
         if hint is not None and hint.isdigit() and (obj := self.read(int(hint))) is not None:
             return obj
         return self.newest_listed()
-
-    def _probe_upward(self, known: CommitObject | None) -> CommitObject | None:
-        while known is not None and (above := self.read(known.seq + 1)) is not None:
-            known = above
-        return known
 
 
 def _seq_of(name: str) -> int:

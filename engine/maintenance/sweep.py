@@ -66,7 +66,9 @@ class Kind(StrEnum):
 # Lance's temporary files are `.tmp` and six characters, or the name to be with `#1` behind it.
 _TEMPORARY = re.compile(rf"(.*/)?(\.tmp-[^/]+|\.tmp\w{{6}}|[^/]+#\d+)|{PROBE}/.+")
 _IN_TABLE = {
-    Kind.REFERABLE: re.compile(r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn"),
+    Kind.REFERABLE: re.compile(
+        r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn|_indices/[0-9a-f-]{36}/[^/]+"
+    ),
     Kind.STAGING: re.compile(r"_staged/[^/]+/\d{20}\.manifest|_versions/\d{20}\.manifest-[^/]+"),
     Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # wherever it lies: a repair may have set it aside
     Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
@@ -210,9 +212,15 @@ def _is_orphan(table: str, path: str, evidence: Evidence) -> bool:
         case Kind.STAGING:
             return path not in evidence.pinned_staging
         case Kind.REFERABLE:  # the versions of a table that is not spared were read
-            return path[len(table) + 1 :] not in evidence.references[table]
+            return _referred_as(path[len(table) + 1 :]) not in evidence.references[table]
         case _:
             return False
+
+
+def _referred_as(name: str) -> str:
+    """How a manifest refers to a file of its table: by its name, or by the folder of its index."""
+    folder, _, rest = name.partition("/")
+    return f"{folder}/{rest.partition('/')[0]}" if folder == "_indices" else name
 
 
 # Sweeping

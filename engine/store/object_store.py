@@ -23,8 +23,8 @@ class Answer(StrEnum):
     """What the store said to a put-if-absent."""
 
     CREATED = "created"
-    REFUSED = "refused"
-    UNCLEAR = "unclear"
+    REFUSED = "refused"  # an object is there: somebody else's, or our own by a first try whose answer got lost
+    UNCLEAR = "unclear"  # anything may be there; read, and put again if it is nothing
 
 
 class Durability(StrEnum):
@@ -54,7 +54,7 @@ class ObjectStore(Protocol):
 
     @property
     def lists_newest_first(self) -> bool:
-        """Whether `first_name` is one cheap request; else a hint file helps to find the newest object."""
+        """Whether `first_name` is one request, of a page; else a hint file helps to find the newest object."""
 
     @property
     def local_root(self) -> Path | None:

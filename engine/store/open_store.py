@@ -21,7 +21,7 @@ def open_store(
         raise InputError(f"no durability {durability!r}: use process or power")
     parts = urlsplit(uri)
     if parts.scheme == "s3":
-        from omniray.engine.store.s3 import S3Store  # s3fs takes a quarter of a second to import
+        from omniray.engine.store.s3 import S3Store  # a graph on a disk needs no client of S3
 
         return S3Store.open(uri, storage_options or {})
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):

@@ -1,77 +1,58 @@
-"""A graph in an S3 bucket, through s3fs: each method is one request, and a lost answer is never taken for a refusal.
+"""A graph in an S3 bucket, through obstore: each method is one request, and a lost answer is never taken for a refusal.
 
-Options come from `storage_options` (the names Lance uses: `aws_endpoint`, `aws_access_key_id`, …), else from the usual
-AWS environment variables; Lance is given the same ones, so that both sides of a write speak to the same store.
+obstore is the `object_store` crate on which Lance itself sits, so options, credentials, endpoints and proxies mean the
+same to both (`s3_options.py`). Only its blocking calls are used: the others abort a process that ends meanwhile.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import botocore.exceptions
-import fsspec.asyn
-import s3fs
+import obstore
+import obstore.store
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
 
 from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.store.object_store import Answer, StoredFile
+from omniray.engine.store.s3_errors import PRECONDITION_FAILED, advice, code_of, is_clear_refusal, status_of
+from omniray.engine.store.s3_options import check_credentials, needs_chain, resolve_options
 
-CONNECT_TIMEOUT_S = 10
-READ_TIMEOUT_S = 20
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+    from omniray.engine.store.s3_credentials import CredentialChain
+
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 20.0
+REQUEST_TIMEOUT_S = 300.0  # of one that makes progress all the time: a large body on a slow line
 REQUEST_TRIES = 4
-BODY_TRIES = 3
+RETRY_TIMEOUT_S = 60.0  # from the first try to the beginning of the last one
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 5.0
+BACKOFF_BASE = 4  # a store that throttles is given time, a single failure is made good at once
 DELETE_KEYS_MAX = 1000
+_PAGE_KEYS = 1000
+_SPECIAL = frozenset("%?#")  # Lance reads a URI as a URL: it decodes the first, and ends the path at the others
 
-_MISSING = {"NoSuchKey", "404", "NotFound"}
-_HINTS = {
-    "NoSuchBucket": "the bucket does not exist: create it first, or check its name and the endpoint",
-    "AccessDenied": "access denied: check that the credentials may read and write this prefix",
-    "Forbidden": "access denied: check that the credentials may read and write this prefix",
-    "403": "access denied: check that the credentials may read and write this prefix",
-    "InvalidAccessKeyId": "the access key is not known: check AWS_ACCESS_KEY_ID",
-    "SignatureDoesNotMatch": "the secret key is wrong: check AWS_SECRET_ACCESS_KEY",
-    "ExpiredToken": "the session token has expired: get new credentials",
-    "PermanentRedirect": "the bucket is in another region: set AWS_REGION",
-    "SlowDown": "the store is throttling: try again later",
-}
-
-# The names under which Lance's options are known in the environment, in order of preference.
-_ENVIRONMENT = {
-    "aws_endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "aws_access_key_id": ("AWS_ACCESS_KEY_ID",),
-    "aws_secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
-    "aws_session_token": ("AWS_SESSION_TOKEN",),
-    "aws_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-}
-_CREDENTIALS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
-_ALIASES = {
-    "endpoint": "aws_endpoint",
-    "endpoint_url": "aws_endpoint",
-    "aws_endpoint_url": "aws_endpoint",
-    "access_key_id": "aws_access_key_id",
-    "secret_access_key": "aws_secret_access_key",
-    "session_token": "aws_session_token",
-    "region": "aws_region",
-    "aws_default_region": "aws_region",
-}
+_FAILURES = (BaseError, OSError, ValueError)  # a missing object is a FileNotFoundError, an impossible path a ValueError
 
 
-def resolve_options(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """One set of options for Lance and for us: what was given, else what the environment says."""
-    options = {_ALIASES.get(name.lower(), name.lower()): str(value) for name, value in given.items()}
-    own_key = "aws_access_key_id" in options  # a key goes with its own secret and token, never with somebody else's
-    for name, variables in _ENVIRONMENT.items():
-        if own_key and name in _CREDENTIALS:
-            continue
-        found = next((environment[v] for v in variables if environment.get(v)), None)
-        if found is not None:
-            options.setdefault(name, found)
-    options.setdefault("aws_region", "us-east-1")
-    if options.get("aws_endpoint", "").startswith("http://"):
-        options.setdefault("allow_http", "true")
-    return options
+class _Runtime:
+    """The client's threads, which a fork leaves behind: a child that waits for them would wait for ever."""
+
+    started = False
+    lost = False
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.lost = cls.started
+
+
+os.register_at_fork(after_in_child=_Runtime.forked)
 
 
 class S3Store:
@@ -80,35 +61,37 @@ class S3Store:
     lists_newest_first = True
     local_root = None
 
-    def __init__(self, bucket: str, prefix: str, options: dict[str, str]) -> None:
+    def __init__(
+        self, bucket: str, prefix: str, options: dict[str, str], credentials: CredentialChain | None = None
+    ) -> None:
         self.bucket = bucket
         self.prefix = prefix
         self.uri = f"s3://{bucket}/{prefix}"
         self.lance_options: dict[str, str] | None = options
-        self._fs = s3fs.S3FileSystem(
-            key=options.get("aws_access_key_id"),
-            secret=options.get("aws_secret_access_key"),
-            token=options.get("aws_session_token"),
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            client_kwargs={"endpoint_url": options.get("aws_endpoint"), "region_name": options["aws_region"]},
-            config_kwargs={
-                "connect_timeout": CONNECT_TIMEOUT_S,
-                "read_timeout": READ_TIMEOUT_S,
-                "retries": {"max_attempts": REQUEST_TRIES, "mode": "standard"},
-                "max_pool_connections": 64,
-            },
-        )
-        # It would repeat everything that botocore has repeated, and keep a caller waiting for a quarter of an hour.
-        self._fs.retries = 1
+        self._opened = _open_client(bucket, options, credentials)
+        _Runtime.started = True
 
     @classmethod
     def open(cls, uri: str, storage_options: Mapping[str, str]) -> S3Store:
+        """The store at a URI, by the options given, the environment, and the AWS profile where those have no key."""
         parts = urlsplit(uri)
         prefix = parts.path.strip("/")
         if not parts.netloc or not prefix:
             raise InputError(f"can't open {uri!r}: an S3 graph is s3://bucket/prefix, with both", uri=uri)
-        return cls(parts.netloc, prefix, resolve_options(storage_options, os.environ))
+        if set(uri) & _SPECIAL or {"", ".", ".."} & set(prefix.split("/")):
+            raise InputError(
+                f"can't open {uri!r}: write the prefix as the bucket has it, without %, ?, #, empty parts, '.', '..'; "
+                "Lance would take it for another one",
+                uri=uri,
+            )
+        options, credentials = resolve_options(storage_options, os.environ), None
+        check_credentials(options, os.environ)
+        if needs_chain(options):
+            from omniray.engine.store.s3_credentials import CredentialChain  # botocore takes its time to import
+
+            credentials = CredentialChain()
+            options = resolve_options(storage_options, os.environ, credentials.options)
+        return cls(parts.netloc, prefix, options, credentials)
 
     def lance_path(self, path: str) -> str:
         return self._key(path)
@@ -118,31 +101,30 @@ class S3Store:
 
     def get(self, path: str) -> bytes | None:
         try:
-            data: bytes = self._run(self._get(self._key(path)))
-            return data
-        except Exception as error:
-            if _code(error) in _MISSING:
+            return obstore.get(self._client, self._key(path)).bytes().to_bytes()
+        except _FAILURES as error:
+            if _is_missing(error):
                 return None
             raise self._failed(error, "read", path) from error
 
     def put(self, path: str, data: bytes) -> None:
         try:
-            self._call("put_object", Key=self._key(path), Body=data)
-        except Exception as error:
+            obstore.put(self._client, self._key(path), data, use_multipart=False)
+        except _FAILURES as error:
             raise self._failed(error, "write", path) from error
 
     def put_hint(self, path: str, data: bytes) -> None:
-        """Nobody reads one: a listing of one name finds the newest object."""
+        """Nobody reads one: a listing finds the newest object."""
 
     def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
         try:
-            self._call("put_object", Key=self._key(path), Body=data, IfNoneMatch="*")
-        except Exception as error:
-            code = _code(error)
-            if code in ("PreconditionFailed", "412"):
-                return Answer.REFUSED
-            if code in _HINTS and code != "SlowDown":
-                raise self._failed(error, "write", path) from error  # clearly refused: nothing can have been written
+            obstore.put(self._client, self._key(path), data, mode="create", use_multipart=False)
+        except AlreadyExistsError as error:
+            # Two puts at once may both be answered 409, which is of the same type and says nothing about the object.
+            return Answer.REFUSED if status_of(error) == PRECONDITION_FAILED else Answer.UNCLEAR
+        except _FAILURES as error:
+            if is_clear_refusal(code_of(error)) or isinstance(error, ValueError):  # a path that was never sent
+                raise self._failed(error, "write", path) from error
             return Answer.UNCLEAR
         return Answer.CREATED
 
@@ -152,114 +134,125 @@ class S3Store:
 
     def copy(self, source: str, target: str) -> bool:
         try:
-            origin = {"Bucket": self.bucket, "Key": self._key(source)}
-            self._call("copy_object", Key=self._key(target), CopySource=origin)
-        except Exception as error:
-            if _code(error) in _MISSING:
+            obstore.copy(self._client, self._key(source), self._key(target))
+        except _FAILURES as error:
+            if _is_missing(error):
                 return False
             raise self._failed(error, "copy", source) from error
         return True
 
     def delete(self, path: str) -> None:
-        try:
-            self._call("delete_object", Key=self._key(path))
-        except Exception as error:
-            raise self._failed(error, "delete", path) from error
+        self.delete_all([path])
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        for start in range(0, len(paths), DELETE_KEYS_MAX):
-            keys = [{"Key": self._key(path)} for path in paths[start : start + DELETE_KEYS_MAX]]
+        for start in range(0, len(paths), DELETE_KEYS_MAX):  # one after another: pruning counts on the order
+            some = paths[start : start + DELETE_KEYS_MAX]
             try:
-                answer = self._call("delete_objects", Delete={"Objects": keys, "Quiet": True})
-            except Exception as error:
-                raise self._failed(error, "delete", paths[start]) from error
-            for refused in answer.get("Errors", []):  # the request as a whole is a success all the same
-                where, code = f"s3://{self.bucket}/{refused['Key']}", str(refused["Code"])
-                raise StorageError(f"can't delete {where}: {_HINTS.get(code, code)}", uri=where, code=code)
+                obstore.delete(self._client, [self._key(path) for path in some])
+            except _FAILURES as error:
+                raise self._failed(error, "delete", some[0]) from error
 
     def names(self, folder: str) -> Iterator[str]:
         prefix = self._folder(folder)
-        for page in self._pages(folder, Prefix=prefix, Delimiter="/"):
-            found = [entry["Key"] for entry in page.get("Contents", [])]
-            found += [entry["Prefix"] for entry in page.get("CommonPrefixes", [])]
-            yield from (key[len(prefix) :] for key in sorted(found))
+        try:
+            found = obstore.list_with_delimiter(self._client, prefix)
+        except _FAILURES as error:
+            raise self._failed(error, "list", folder) from error
+        names = [entry["path"] for entry in found["objects"] if entry["path"] != prefix]
+        names += [f"{path}/" for path in found["common_prefixes"]]
+        yield from sorted(name[len(prefix) + 1 :] for name in names)
 
     def first_name(self, folder: str) -> str | None:
         prefix = self._folder(folder)
-        page = self._list(folder, Prefix=prefix, MaxKeys=1)
-        found = page.get("Contents", [])
-        return found[0]["Key"][len(prefix) :] if found else None
+        # A chunk of two, since the first may be the folder's own marker; the request is for a page all the same.
+        first = next(self._listed(folder, chunk_size=2), None)
+        return None if first is None else first["path"][len(prefix) + 1 :]
 
     def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
-        prefix = self._folder(folder)
-        start = {"StartAfter": prefix + after} if after else {}
-        for page in self._pages(folder, Prefix=prefix, **start):
-            for entry in page.get("Contents", []):
-                modified_us = round(entry["LastModified"].timestamp() * 1e6)
-                yield StoredFile(entry["Key"][len(self.prefix) + 1 :], modified_us, entry["Size"])
+        for entry in self._listed(folder, after=after):
+            modified_us = round(entry["last_modified"].timestamp() * 1e6)
+            yield StoredFile(entry["path"][len(self.prefix) + 1 :], modified_us, entry["size"])
 
     def delete_empty_folders(self, folder: str = "") -> None:
         """There are none."""
 
     def close(self) -> None:
-        """s3fs closes its connections when it is collected."""
+        """The client closes its connections when it is collected."""
+
+    @property
+    def _client(self) -> obstore.store.S3Store:
+        if _Runtime.lost:
+            raise StorageError(
+                f"{self.uri} can't be reached from a process that was forked after S3 had been used: the client's "
+                "threads stay behind; start processes by spawn, or fork before anything is opened",
+                uri=self.uri,
+            )
+        return self._opened
 
     def _key(self, path: str) -> str:
         return f"{self.prefix}/{path}"
 
     def _folder(self, folder: str) -> str:
-        return self._key(folder.strip("/")) + "/" if folder.strip("/") else self.prefix + "/"
+        return self._key(folder.strip("/")) if folder.strip("/") else self.prefix
 
-    def _pages(self, folder: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        while True:
-            page = self._list(folder, **arguments)
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            arguments["ContinuationToken"] = page["NextContinuationToken"]
-
-    def _list(self, folder: str, **arguments: Any) -> dict[str, Any]:
+    def _listed(self, folder: str, *, after: str = "", chunk_size: int = _PAGE_KEYS) -> Iterator[ObjectMeta]:
+        """Everything below a folder, in byte order, by pages; without the marker that some tools make of a folder."""
+        prefix = self._folder(folder)
+        offset = f"{prefix}/{after}" if after else None
         try:
-            return self._call("list_objects_v2", **arguments)
-        except Exception as error:
+            for chunk in obstore.list(self._client, prefix, offset=offset, chunk_size=chunk_size):
+                yield from (entry for entry in chunk if entry["path"] != prefix)
+        except _FAILURES as error:
             raise self._failed(error, "list", folder) from error
 
-    async def _get(self, key: str, tries: int = BODY_TRIES) -> bytes:
-        """Read an object. A body that breaks off is asked for again: the client repeats only what has no answer."""
-        answer = await self._fs._call_s3("get_object", Bucket=self.bucket, Key=key)
-        try:
-            async with answer["Body"] as stream:
-                body: bytes = await stream.read()
-                return body
-        except Exception:
-            if tries == 1:
-                raise
-        return await self._get(key, tries - 1)
-
-    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self._run(self._fs._call_s3(method, Bucket=self.bucket, **arguments))
-        return answer
-
-    def _run(self, coroutine: Any) -> Any:
-        async def awaited() -> Any:
-            return await coroutine
-
-        return fsspec.asyn.sync(self._fs.loop, awaited)
-
     def _failed(self, error: Exception, verb: str, path: str) -> StorageError:
-        code = _code(error)
         where = f"{self.uri}/{path}".rstrip("/")
-        if code is None and isinstance(error, botocore.exceptions.NoCredentialsError):
-            hint = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass storage_options"
-        else:
-            hint = _HINTS.get(code or "", str(error) or type(error).__name__)
-        return StorageError(f"can't {verb} {where}: {hint}", uri=where, code=code or "")
+        return StorageError(f"can't {verb} {where}: {advice(error)}", uri=where, code=code_of(error))
 
 
-def _code(error: BaseException | None) -> str | None:
-    """The S3 error code behind an exception; s3fs keeps the original as the cause."""
-    while error is not None:
-        if isinstance(error, botocore.exceptions.ClientError):
-            return str(error.response.get("Error", {}).get("Code"))
-        error = error.__cause__
-    return None
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError) and code_of(error) != "NoSuchBucket"
+
+
+def _open_client(bucket: str, options: Mapping[str, str], credentials: CredentialChain | None) -> obstore.store.S3Store:
+    """A client with all of the options that are known to it; those that are not are ignored, as Lance does."""
+    config = {
+        "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
+        "read_timeout": f"{READ_TIMEOUT_S:g}s",
+        "timeout": f"{REQUEST_TIMEOUT_S:g}s",
+        **options,
+    }
+    retry_config = _retry_config(options)
+    while True:
+        try:
+            return obstore.store.S3Store(
+                bucket,
+                config=cast(Any, config),
+                retry_config=retry_config,
+                credential_provider=credentials,
+            )
+        except UnknownConfigurationKeyError as error:
+            unknown = next((name for name in config if f"'{name}'" in str(error)), None)
+            if unknown is None:
+                raise StorageError(f"can't open s3://{bucket}: {advice(error)}") from error
+            del config[unknown]
+        except _FAILURES as error:
+            raise InputError(f"can't open s3://{bucket}: {advice(error)}") from error
+
+
+def _retry_config(options: Mapping[str, str]) -> Any:
+    """Tries and their time, bounded; under the names by which Lance knows them they can be set for both."""
+    try:
+        retries = int(options.get("client_max_retries", REQUEST_TRIES - 1))
+        timeout_s = float(options.get("client_retry_timeout", RETRY_TIMEOUT_S))
+    except ValueError as error:
+        raise InputError(f"client_max_retries and client_retry_timeout are numbers: {error}") from error
+    return {
+        "max_retries": retries,
+        "retry_timeout": datetime.timedelta(seconds=timeout_s),
+        "backoff": {
+            "init_backoff": datetime.timedelta(seconds=BACKOFF_FIRST_S),
+            "max_backoff": datetime.timedelta(seconds=BACKOFF_MAX_S),
+            "base": BACKOFF_BASE,
+        },
+    }

@@ -104,7 +104,7 @@ class StagedVersion:
     transaction: str
     manifest: str
     rows: int
-    inline: StagedRows | None
+    files: tuple[str, ...]  # that were made for this version alone
     placed: pa.Table | None  # `id` and `_rowaddr` of the rows that it moved or brought; None where nobody knows
 
 
@@ -313,32 +313,35 @@ class TableStorage:
         if found != expected:
             self._store.delete(manifest)
             raise VersionTaken(table.type.table_key, expected, found)
-        self._store.sync([manifest, *_files(table.path, made)])
+        own = [manifest, *_own_files(table.path, made, change)]
+        brought = [] if change.inline is not None else _data_files(table.path, made)
+        self._store.sync([*own, *brought])
         # Nobody has pinned it yet: so much of its pin is known as its name follows from.
         pin = Pin("", table.path, expected, transaction, change.rows_after, "", line=self._line)
         mirror = mirrored.mirror
         after = self._table(table.type, pin, lambda: mirror.serialised, mirror, tail=change.tail)
         placed = _placed(after, change)
-        return StagedVersion(after, expected, transaction, manifest, change.rows_after, change.inline, placed)
-
-    def staged_for_itself(self, version: StagedVersion) -> list[str]:
-        """The files that an attempt made for this version alone; the rest is left to the sweep."""
-        inline = version.inline.files if version.inline is not None else ()
-        return [version.manifest, *(f"{version.table.path}/data/{file}" for file in inline)]
+        return StagedVersion(after, expected, transaction, manifest, change.rows_after, tuple(own), placed)
 
 
 NOTHING_REPLACED = pa.table({ID: pa.array([], pa.string()), ROWADDR: pa.array([], pa.uint64())})
 _NO_IDS = pa.chunked_array([], pa.string())
 
 
-def _files(table_path: str, made: lance.Transaction) -> Iterator[str]:
-    """Every file beside its manifest that a staged version needs and its pin does not."""
-    operation: Any = made.operation
+def _own_files(table_path: str, made: lance.Transaction, change: StagedChange) -> Iterator[str]:
+    """Every file beside its manifest that was made for a version alone: nothing else can refer to it."""
     yield f"{table_path}/_transactions/{made.read_version}-{made.uuid}.txn"
-    added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
-    yield from (f"{table_path}/data/{file.path}" for fragment in added for file in fragment.files)
-    for fragment in getattr(operation, "updated_fragments", []):
+    if change.inline is not None:
+        yield from (f"{table_path}/data/{file}" for file in change.inline.files)
+    for fragment in getattr(made.operation, "updated_fragments", []):
         yield f"{table_path}/{fragment.deletion_file.path(fragment.id)}"
+
+
+def _data_files(table_path: str, made: lance.Transaction) -> list[str]:
+    """The data files that a version adds, which somebody staged before."""
+    operation: Any = made.operation
+    added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
+    return [f"{table_path}/data/{file.path}" for fragment in added for file in fragment.files]
 
 
 def _placed(table: Table, change: StagedChange) -> pa.Table | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from omniray.engine.base.errors import StorageError
 from omniray.engine.schema.types import ElementType
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.lance_namespace import ShownVersion
 from omniray.engine.tables.manifest_file import serialised
 from omniray.engine.tables.mirror import Mirror, Mirrors
 from omniray.engine.tables.storage import STORAGE_VERSION
@@ -68,28 +69,34 @@ class VersionReader:
     def references(self, table_path: str, manifest_path: str) -> frozenset[str]:
         """The files that a version refers to, by its manifest; paths are those within the table.
 
+        Of an index it is the folder: a manifest need not say which files are in it.
+
         A manifest that was moved meanwhile is read in the history; one that is in neither place raises, for nobody can
         tell what it referred to.
         """
         version = version_of(manifest_path)
         for path in (manifest_path, final_path(table_path, version), history_path(table_path, version)):
             if (manifest := self._store.get(path)) is not None:
-                fragments = self._fragments(table_path, path, version, manifest)
-                return frozenset((*_files_of(fragments), *_transaction_files(manifest)))
+                files = self._files(table_path, path, version, manifest)
+                return frozenset((*files, *_transaction_files(manifest)))
         raise StorageError(f"can't read {manifest_path}: it is neither there nor in the history", path=manifest_path)
 
-    def _fragments(self, table_path: str, path: str, version: int, manifest: bytes) -> list[lance.LanceFragment]:
+    def _files(self, table_path: str, path: str, version: int, manifest: bytes) -> list[str]:
+        """The data, deletion and index files of the version whose manifest lies at a path."""
+        location = f"{self._store.uri}/{table_path}"
         try:
             dataset = lance.LanceDataset(
-                f"{self._store.uri}/{table_path}",
+                location,
                 version=version,
                 serialized_manifest=serialised(manifest, where=path),
                 storage_options=self._store.lance_options,
+                namespace_client=ShownVersion(location, lambda: self._store.lance_path(path)),
+                table_id=[table_path],
+                namespace_client_managed_versioning=True,
             )  # without a session: it would keep all that is looked at
-            fragments: list[lance.LanceFragment] = dataset.get_fragments()
+            return [*_files_of(dataset.get_fragments()), *_index_folders(dataset)]
         except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
             raise StorageError(f"can't read {path}: {first_words(error)}", path=path) from error
-        return fragments
 
 
 def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str]:
@@ -113,6 +120,11 @@ def _files_of(fragments: Iterable[lance.LanceFragment]) -> Iterator[str]:
         yield from (f"data/{file.path}" for file in fragment.data_files())
         if (deletions := fragment.deletion_file()) is not None:
             yield deletions
+
+
+def _index_folders(dataset: lance.LanceDataset) -> Iterator[str]:
+    for index in dataset.describe_indices():
+        yield from (f"_indices/{segment.uuid}" for segment in index.segments)
 
 
 def _transaction_files(manifest: bytes) -> Iterator[str]:

@@ -198,7 +198,10 @@ class LoadIntent:
         rows = {key: sink.inline for key, sink in self._sinks.items() if sink.inline is not None}
         if len(rows) < len(self._sinks):
             return None
-        header = Header(self.commit_id, self.kind, self.author, self.expected_versions, self.payload_hash, schema_hash)
+        header = Header(
+            self.commit_id, self.kind, self.author, self.expected_versions, self.payload_hash, schema_hash,
+            fresh=not self.resubmittable,
+        )  # fmt: skip
         rejected = self._rejects.count if self._rejects is not None else 0
         return LoadRequest(header, self._options, rejected, self._log.packed(), rows)
 

@@ -11,7 +11,7 @@ graph and not about the data.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -37,7 +37,11 @@ _MUTATION_BYTES = 1024  # what a query is taken to weigh beside its parameters
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every request says of itself. The commit id is also its idempotency key."""
+    """What every request says of itself. The commit id is also its idempotency key.
+
+    `fresh` is said of an id that its client has minted for this request and sends for the first time: nobody can have
+    committed it, and it need not be looked up in the history.
+    """
 
     commit_id: str
     kind: str
@@ -45,6 +49,7 @@ class Header:
     expected_versions: Mapping[str, int]
     payload_hash: str
     schema_hash: str
+    fresh: bool = False
 
 
 class Request(Protocol):
@@ -169,6 +174,13 @@ class PreparedRequest:
             if state.version(table_key) != version:
                 raise Moved(f"{table_key} has moved since the load was judged", table_key=table_key)
         return self.resolution
+
+
+def sent_again(request: Request) -> Request:
+    """The request for another try, which its id is no longer fresh for: the last one may have been applied."""
+    one: Any = request
+    again: Request = replace(one, header=replace(request.header, fresh=False))
+    return again
 
 
 def resolve_load(

@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-import botocore.retries.quota
-import botocore.retries.standard
-
 from omniray.engine.line import line_end as tip
 from omniray.engine.store import s3 as store_s3
 from tests.stores import Root
@@ -21,8 +18,9 @@ REQUEST_TIMEOUT_S = 0.5
 TOO_LONG_MS = 1200  # for one request to be waited for, whatever else the machine is doing
 FAR_TOO_LONG_MS = 4 * TOO_LONG_MS  # for all of its repetitions, and for Phase C to wait for a clear answer
 
-# In the order in which they multiply: requests of one read, of its retry layer, and of the HTTP client below.
-_LANCE = {
+# In the order in which they multiply: requests of one read, of Lance's retry layer, and of the HTTP client below, which
+# is the same for Lance and for the store.
+_CLIENT = {
     "download_retry_count": "0",
     "lance_aimd_max_retries": "0",
     "client_max_retries": "1",
@@ -31,8 +29,8 @@ _LANCE = {
 
 
 def impatient(root: Root) -> Root:
-    """The same place for a Lance that gives up soon."""
-    return root._replace(storage_options={**root.storage_options, **_LANCE})
+    """The same place for clients that give up soon."""
+    return root._replace(storage_options={**root.storage_options, **_CLIENT})
 
 
 @contextmanager
@@ -40,9 +38,6 @@ def impatience() -> Iterator[None]:
     """S3 stores that are opened here give up soon, and so does Phase C on an answer that stays unclear."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(store_s3, "READ_TIMEOUT_S", REQUEST_TIMEOUT_S))
+        stack.enter_context(patch.object(store_s3, "BACKOFF_MAX_S", store_s3.BACKOFF_FIRST_S))
         stack.enter_context(patch.object(tip, "UNCLEAR_TIMEOUT_S", 2 * REQUEST_TIMEOUT_S))
-        # A client that is kept for long would use up its quota, and repeat nothing any more.
-        stack.enter_context(patch.object(botocore.retries.quota.RetryQuota, "acquire", lambda self, amount: True))
-        backoff = botocore.retries.standard.ExponentialBackoff
-        stack.enter_context(patch.object(backoff, "delay_amount", lambda self, context: 0.0))
         yield

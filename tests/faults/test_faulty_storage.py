@@ -1,4 +1,4 @@
-"""Each fault does what it says, to s3fs and to Lance alike: what the tests that use them prove depends on it."""
+"""Each fault does what it says, to the store and to Lance alike: what the tests that use them prove depends on it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def met(proxy: Proxy) -> int:
     return sum(1 for seen in proxy.log() if seen.fault)
 
 
-# Through s3fs
+# Through the store
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -71,7 +71,11 @@ def test_a_put_that_fails_once_is_repeated_and_may_be_refused_because_of_itself(
 ) -> None:
     armed(proxy, kind, f"PUT .*/{key}", ONCE)
     answer = store.put_if_absent(key, b"ours")
-    assert answer is (Answer.REFUSED if kind in APPLIED else Answer.CREATED)
+    if kind in HOLDING:  # a conditional put that got no answer in time is not repeated by the client
+        assert answer is Answer.UNCLEAR
+        proxy.disarm()
+        answer = store.put_if_absent(key, b"ours")
+    assert answer is (Answer.REFUSED if kind in APPLIED | {Kind.DELAY} else Answer.CREATED)
     proxy.disarm()
     assert met(proxy) == 1
     assert store.get(key) == b"ours"
@@ -84,7 +88,7 @@ def test_a_put_that_fails_each_time_has_no_clear_answer_and_has_happened_or_not(
     armed(proxy, kind, f"PUT .*/{key}", ALWAYS)
     assert store.put_if_absent(key, b"ours") is Answer.UNCLEAR
     proxy.disarm()
-    assert met(proxy) > 1
+    assert met(proxy) == 1 if kind in HOLDING else met(proxy) > 1
     assert store.get(key) == (b"ours" if kind in APPLIED | {Kind.DELAY} else None)
 
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 
-from omniray.coordinator.rounds import machine as r
-from omniray.coordinator.rounds.fairness import ROW_COST, WRITE_COST, Ticket
-from omniray.engine.line import commit_object as line
-from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin
+from omniray.coordinator.rounds.fairness import ROW_COST, WRITE_COST
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Pin
+from omniray.engine.schema.parser import parse_schema
 
+SCHEMA = parse_schema("node A { name: String @key by: String } node B { name: String @key by: String }")
+TABLES = tuple(SCHEMA.by_table_key)
+KEYS = ("a", "b")
 ROWS_MAX = 900
 COST_MAX = WRITE_COST + ROW_COST * ROWS_MAX
-KEYS = ("a", "b")
-TABLE = "T"
-BIRTH = CommitObject(1, "", "birth", 1, EMBEDDED, {TABLE: Pin(1, "t1", 1, 0)}, finalised_through=1)
-
-Steps = Generator[None, None, r.Event | None]
+BIRTH = CommitObject(
+    1, "", "birth", 1, EMBEDDED, {key: Pin(1, f"{key}-1", 1, 0) for key in TABLES}, finalised_through=1
+)
 
 
 class Violation(AssertionError):
     """A promise of the coordinator is broken."""
-
-
-class Doubt(Exception):
-    """No clear answer for too long: the put may land yet."""
 
 
 class Told(StrEnum):
@@ -36,53 +31,58 @@ class Told(StrEnum):
     COMMITTED = "committed"
     REFUSED = "refused"
     NOTHING = "nothing to do"
+    MOVED = "moved"  # it was judged elsewhere, on versions that are old by now: its client judges it again
     FAILED = "failed"  # the store, or a table that drifted: nothing was written
     OVERLOADED = "overloaded"
     WITHDRAWN = "withdrawn"
     ENDED = "ended"  # the publisher's life is over: what became of the write is for its successor to say
 
 
-@dataclass(frozen=True)
+FINAL = (Told.COMMITTED, Told.REFUSED, Told.NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
     write_id: str
     tenant: str
     verb: str  # append, merge or delete
     key: str
+    tables: tuple[str, ...] = TABLES[:1]
     rows: int = 1
-    expected: int | None = None  # a strict write: the version that the table must have
+    strict: bool = False  # its tables must have the versions that its client read before it sent it first
+    prepared: bool = False  # a merge that its client judges itself, on versions that must stand still
     alone: bool = False
-
-    @cached_property
-    def ticket(self) -> Ticket:
-        tables = None if self.verb == "delete" else frozenset({TABLE})
-        return Ticket(self.write_id, self.tenant, self.rows, 10 * self.rows, self.alone, tables)
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The graph: which keys are there, and the version of the only table."""
+    """The graph: who wrote each key of each table, and the tables' versions."""
 
-    keys: frozenset[str] = frozenset()
-    version: int = 1
+    rows: Mapping[str, Mapping[str, str]]
+    versions: Mapping[str, int]
 
     def verdict(self, write: Write) -> Told:
-        if write.expected not in (None, self.version) or (write.verb == "append" and write.key in self.keys):
+        if any(self.versions[key] != version for key, version in write.versions.items()):
+            return Told.MOVED if write.prepared else Told.REFUSED
+        if write.verb == "append" and any(write.key in self.rows[table] for table in write.tables):
             return Told.REFUSED
-        return Told.NOTHING if write.verb == "delete" and write.key not in self.keys else Told.COMMITTED
+        return Told.COMMITTED if self.touched(write) else Told.NOTHING
 
-    def after(self, write: Write, version: int) -> Content:
-        return Content(self.keys - {write.key} if write.verb == "delete" else self.keys | {write.key}, version)
+    def touched(self, write: Write) -> list[str]:
+        return [table for table in write.tables if write.verb != "delete" or write.key in self.rows[table]]
+
+    def after(self, write: Write, base: Content) -> Content:
+        """The graph once the write is in; however many are in an object, a table moves by one version."""
+        rows, versions = dict(self.rows), dict(self.versions)
+        for table in self.touched(write):
+            kept = {key: by for key, by in rows[table].items() if key != write.key}
+            rows[table] = kept if write.verb == "delete" else {**kept, write.key: write.write_id}
+            versions[table] = base.versions[table] + 1
+        return Content(rows, versions)
 
 
-def judge(base: Content, writes: Iterable[Write]) -> tuple[dict[str, Told], Content]:
-    """Each write on top of those before it; however many are accepted, the table moves by one version."""
-    verdicts: dict[str, Told] = {}
-    content = base
-    for write in writes:
-        verdicts[write.write_id] = verdict = content.verdict(write)
-        if verdict is Told.COMMITTED:
-            content = content.after(write, base.version + 1)
-    return verdicts, content
+EMPTY = Content({table: {} for table in TABLES}, dict.fromkeys(TABLES, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +90,21 @@ class Weather:
     """How likely each trouble is, at each step or for each request."""
 
     store: float = 0.0  # a request fails, is late, or loses its answer
-    slow: float = 0.0  # a step of a job takes very long
-    slow_job: str = ""  # the only kind of job to which that happens
+    slow: float = 0.0  # a request takes very long
+    slow_kind: str = ""  # the only kind of request to which that happens
     cold: float = 0.0  # a queue has lost what it staged
-    drift: float = 0.0  # a table can't be written to, which is the fault of some writes
+    drift: float = 0.0  # somebody else writes to a table
     crash: float = 0.0
     suspicion: float = 0.0  # a publisher is started though another one serves
     meddling: float = 0.0  # somebody else extends the line, or takes it over
     impatience: float = 0.0  # a client gives up waiting
-    standstill: float = 0.0  # the table stands still for a write
     confusion: float = 0.0  # a client sends to a publisher that may have been fenced
 
 
 # Troubles that do harm only where they meet, which is rare where everything else happens too.
-LATE_ANSWERS = Weather(slow=0.3, slow_job="commit", meddling=0.05)
-LATE_NEWS = Weather(slow=0.2, slow_job="stage", cold=0.3, meddling=0.08)
-MANY_ATTEMPTS = Weather(cold=0.4, drift=0.3)
+LATE_ANSWERS = Weather(slow=0.5, slow_kind="commit answer", meddling=0.03)
+LATE_NEWS = Weather(slow=0.2, slow_kind="stage", cold=0.3, meddling=0.04)
+MANY_ATTEMPTS = Weather(store=0.03, cold=0.2, drift=0.05)
 
 
 def any_weather(rng: random.Random) -> Weather:
@@ -115,14 +114,7 @@ def any_weather(rng: random.Random) -> Weather:
     if rng.random() < 0.3:
         return rng.choice((LATE_ANSWERS, LATE_NEWS, MANY_ATTEMPTS))
     return Weather(
-        store=some(0, 0.05, 0.1), slow=some(0, 0.1, 0.3), cold=some(0, 0.05, 0.2), drift=some(0, 0.1, 0.3),
-        crash=some(0, 0, 0.01), suspicion=some(0, 0, 0.02), meddling=some(0, 0, 0.03),
-        impatience=some(0, 0.02), standstill=some(0, 0, 0.03), confusion=some(0, 0.3),
+        store=some(0, 0.02, 0.05), slow=some(0, 0.05, 0.15), cold=some(0, 0.05, 0.2), drift=some(0, 0, 0.01),
+        crash=some(0, 0, 0.005), suspicion=some(0, 0, 0.01), meddling=some(0, 0, 0.02),
+        impatience=some(0, 0.02), confusion=some(0, 0.3),
     )  # fmt: skip
-
-
-def object_on(base: CommitObject, operation: str, writes: list[Write], version: int) -> CommitObject:
-    """The object that commits some writes on top of another."""
-    commits = tuple(Commit(w.write_id, w.verb, w.tenant, 0, (TABLE,), w.key) for w in writes)
-    pin = Pin(version, operation, since=0, rows=0)
-    return line.follow(base, op_id=operation, changed={TABLE: pin}, commits=commits, finalised_through=0)

@@ -20,6 +20,7 @@ from omniray.engine.base.principal import Author
 from omniray.engine.base.process import this_process
 from omniray.engine.commit import phase_d as finalise
 from omniray.engine.graph import Graph
+from omniray.engine.history import lineage_levels, manifest
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.line.prune import prune
@@ -155,6 +156,17 @@ def _writing(*deeds: Deed) -> Run:
     return run
 
 
+def _writing_apart(*deeds: Deed) -> Run:
+    """One writer after another, so that each of their writes is folded by itself."""
+
+    def run(root: Root, report: Report) -> None:
+        for deed in deeds:
+            with _open(root) as graph:
+                _do(graph, (deed,), report)
+
+    return run
+
+
 def _owning(*deeds: Deed) -> Run:
     """A coordinator: takes the line over, writes, hands it back."""
 
@@ -272,6 +284,11 @@ _ALL_ARE_OLD: Setting = (sweep, "store_now_us", lambda store: 2**62)
 _FEW_INLINE: Setting = (row_sink, "INLINE_ROWS_MAX", 4)
 _SMALL_BATCHES: Setting = (sweep, "DELETE_FILES", 2)
 _LOOK_AT_ONCE: tuple[Setting, ...] = ((heal, "LOOK_EVERY_S", 0.0), (heal, "SETTLED_S", -NEVER_S))
+_MERGE_SOON: tuple[Setting, ...] = (
+    (lineage_levels, "SEALED_ROWS", 1),
+    (lineage_levels, "FAN_IN", 2),
+    (manifest, "TAIL_ROWS_MAX", 1),
+)
 _PRUNE_SOON: tuple[Setting, ...] = (
     (finalise, "PRUNE_OBJECTS", 1),
     (finalise, "prune", partial(prune, retention_s=-NEVER_S, keep=2)),
@@ -302,6 +319,7 @@ _BACK = Kill("append", Point.C_BEFORE_PUT)
 _FORWARD = Kill("append", Point.C_AFTER_PUT)
 _PRUNING = ("phase_d.before_prune", "phase_d.after_prune")
 _AUDIT = ("phase_d.before_audit", "phase_d.audit_staged")
+_UPKEEP = ("phase_d.upkeep_written", "phase_d.upkeep_staged", "phase_d.after_upkeep")
 
 
 def _write(name: str, *deeds: Deed, **more: Any) -> Scenario:
@@ -326,6 +344,15 @@ _ALL = (
     _write("overwrite", OVERWRITTEN),
     _write("staged", STAGED, settings=(_FEW_INLINE,), on_disk=("load", "phase_b", "phase_c"), on_s3=("load",)),
     _write("burst", *BURST),
+    Scenario(
+        "merge_lineage",
+        BURST,
+        _writing_apart(*BURST),
+        settings=_MERGE_SOON,
+        on_disk=_UPKEEP,
+        on_s3=_UPKEEP,
+        thorough=True,
+    ),
     _write("prune", INSERTED, settings=_PRUNE_SOON, on_disk=_PRUNING, on_s3=_PRUNING),
     Scenario(
         "overtaken",

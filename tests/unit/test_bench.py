@@ -47,6 +47,28 @@ FIGURES = {
         "disk, 2 commits: time",
         "disk, 6 commits: time",
     ],
+    "lineage": [
+        "memory of an owner's history",
+        "size of __manifest's own manifest",
+        *(
+            f"S3, commit by an old id, {heat}: {what}"
+            for heat in ("cold", "warm")
+            for what in ("requests", "requests in sequence", "bytes read")
+        ),
+        *(
+            f"{what}, {heat}"
+            for what in (
+                "commit by an old id",
+                "commit by an id that there is not",
+                "versions of an old number",
+                "pins of an old number",
+                "commit at an old time",
+            )
+            for heat in ("cold", "warm")
+        ),
+        "take-over: the window is filled",
+        "a fold of 64 objects",
+    ],
 }
 
 

@@ -19,17 +19,21 @@ from omniray.coordinator.client.service import WAIT_S_MAX, Service
 from omniray.coordinator.door.wire import packed
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
+    Fenced,
     InputError,
     LineOwned,
     NotFinalised,
     OmnirayError,
     OutcomeUnknown,
+    Overloaded,
     StorageError,
     Unreachable,
+    Withdrawn,
 )
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge.resolution import WriteResult
 from omniray.engine.writes.write_requests import Request
-from tests.graphs import new_graph
+from tests.graphs import INSERT, new_graph
 from tests.stores import Root
 
 HERE = "10.0.0.1:6379"
@@ -57,9 +61,11 @@ class _Ailing:
     def __init__(self, answers: list[WriteAnswer | OmnirayError], found: list[Exception]) -> None:
         self.answers, self.found = answers, found
         self.sent: list[str] = []
+        self.fresh: list[bool] = []
 
     def submit(self, request: Request, timeout_s: float) -> WriteAnswer:
         self.sent.append(request.header.commit_id)
+        self.fresh.append(request.header.fresh)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, OmnirayError):
             raise answer
@@ -105,6 +111,27 @@ def write(client: omniray.Client, **options: Any) -> omniray.WriteResult:
 
 def unanswered() -> OutcomeUnknown:
     return OutcomeUnknown("no answer in time", txn_id="")
+
+
+# Whose id is new
+
+
+@pytest.mark.parametrize("failed", [unanswered(), Fenced("gone"), Overloaded("full"), Withdrawn("given up")])
+def test_an_id_that_the_client_minted_is_fresh_once(connected: Any, failed: OmnirayError) -> None:
+    ailing = _Ailing([failed, failed, LANDED], [StorageError("away")])
+    write(connected(ailing))
+    assert ailing.fresh == [True, False, False]
+    assert len(set(ailing.sent)) == 1
+
+
+def test_an_id_that_the_caller_chose_is_never_fresh(connected: Any) -> None:
+    ailing = _Ailing([unanswered(), LANDED], [StorageError("away")])
+    client = connected(ailing)
+    write(client, txn_id=new_ulid())
+    client.mutate(INSERT, {"name": "bob"}, txn_id=new_ulid())
+    assert ailing.fresh == [False, False, False]
+    client.mutate(INSERT, {"name": "bob"})
+    assert ailing.fresh[3:] == [True]
 
 
 # In doubt

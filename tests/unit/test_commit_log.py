@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation
-from omniray.engine.line.commit_log import CACHE_OBJECTS_MAX, HINT, HINT_EVERY, MAIN_BRANCH, BranchId, CommitLog
+from omniray.engine.line.commit_log import (
+    CACHE_OBJECTS_MAX,
+    HINT,
+    HINT_EVERY,
+    MAIN_BRANCH,
+    PROBES_MAX,
+    BranchId,
+    CommitLog,
+)
 from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, Pin, encode, follow
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
@@ -114,6 +122,37 @@ def test_a_hint_that_can_t_be_left_is_no_failure(directory: DirectoryStore) -> N
     (directory.root / FOLDER / HINT).mkdir()
     assert log.put(next_after(newest)) is Answer.CREATED
     log.hint(next_after(newest))
+
+
+# Whoever knows an object
+
+
+@pytest.fixture
+def listing(directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    """A store that lists its newest object first, as S3 does."""
+    monkeypatch.setattr(directory, "lists_newest_first", True)
+    return directory
+
+
+@pytest.mark.parametrize("ahead", [0, 1, PROBES_MAX - 1])
+def test_a_reader_that_knows_an_object_probes_the_numbers_above_and_lists_nothing(
+    listing: DirectoryStore, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """A listing has no limit: on S3 it is a page of a thousand names, in each refresh of each writer."""
+    newest = extend(CommitLog(listing, MAIN_BRANCH), 1 + ahead)
+    monkeypatch.setattr(listing, "first_name", lambda folder: pytest.fail("the folder was listed"))
+    assert CommitLog(listing, MAIN_BRANCH).newest_from(first()) == newest
+
+
+def test_a_reader_that_is_far_behind_probes_a_few_numbers_and_then_lists(
+    listing: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes come one after another: a reader that is a thousand commits behind would wait for a thousand of them."""
+    newest = extend(CommitLog(listing, MAIN_BRANCH), 3 * PROBES_MAX)
+    get, read = listing.get, list[str]()
+    monkeypatch.setattr(listing, "get", lambda path: (read.append(path), get(path))[1])
+    assert CommitLog(listing, MAIN_BRANCH).newest_from(first()) == newest
+    assert len(read) == PROBES_MAX + 1
 
 
 # Strays

@@ -18,6 +18,7 @@ from omniray.engine.base.errors import (
     NotFound,
     OmnirayError,
     StorageError,
+    TableDrift,
 )
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.rows.mode import Mode
@@ -295,6 +296,23 @@ def test_a_store_that_fails_is_no_write_s_fault() -> None:
 
     with pytest.raises(StorageError, match="the disk is gone"):
         judged(load("eve"), state=Failing(_SCHEMA, {PERSON: people(ann=1, bob=2)}))
+
+
+class Drifted(Held):
+    """People that somebody else wrote to."""
+
+    def matching(self, table_key: str, *arguments: Any) -> pa.Table:
+        if table_key == PERSON:
+            raise TableDrift("somebody was here", table_key=PERSON)
+        return super().matching(table_key, *arguments)
+
+
+def test_a_write_that_meets_a_table_that_drifted_is_told_so_and_the_others_go_on() -> None:
+    met = [mutate(DELETE, name="ann"), load("cid"), load("dan")]
+    city = SENDER.load_request([{"name": "rome"}], type="City")
+    round = judged(met[0], city, *met[1:], state=Drifted(_SCHEMA, {PERSON: people(ann=1)}))
+    assert landed(round) == ids_of(city)
+    assert [type(refusal(round, one)) for one in met] == [TableDrift] * 3
 
 
 class Buggy(Held):

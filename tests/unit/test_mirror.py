@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
-from lance.file import LanceFileSession
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
+from omniray.engine.store.s3 import S3Store
 from omniray.engine.tables.final_names import give_final_name
 from omniray.engine.tables.mirror import Mirror
 from omniray.engine.tables.storage import StagedVersion, TableStorage, VersionTaken
@@ -78,34 +79,34 @@ def test_all_files_of_a_version_are_on_their_way_at_the_same_time(
     storage: TableStorage, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, transaction, manifest and the look at the next name: none of them waits for another."""
-    together, upload, list_files = threading.Barrier(4), LanceFileSession.upload_file, LanceFileSession.list
+    together, upload, list_files = threading.Barrier(4), S3Store.put, S3Store.names
 
-    def upload_together(session: LanceFileSession, *paths: str) -> None:
+    def upload_together(store: S3Store, path: str, data: bytes) -> None:
         together.wait(WAIT_S)
-        upload(session, *paths)
+        upload(store, path, data)
 
-    def look_together(session: LanceFileSession, path: str) -> list[str]:
+    def look_together(store: S3Store, folder: str) -> Iterator[str]:
         together.wait(WAIT_S)
-        return list_files(session, path)
+        return list_files(store, folder)
 
-    monkeypatch.setattr(LanceFileSession, "upload_file", upload_together)
-    monkeypatch.setattr(LanceFileSession, "list", look_together)
+    monkeypatch.setattr(S3Store, "put", upload_together)
+    monkeypatch.setattr(S3Store, "names", look_together)
     assert ids(appended(storage, table, "ann").table.dataset) == ["ann"]
 
 
 def test_a_version_is_answered_when_the_last_of_its_files_has_arrived(
     storage: TableStorage, table: Table, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrived, upload = threading.Event(), LanceFileSession.upload_file
+    arrived, upload = threading.Event(), S3Store.put
 
-    def rows_last(session: LanceFileSession, source: str, target: str) -> None:
+    def rows_last(store: S3Store, target: str, data: bytes) -> None:
         if "/data/" in target:
             assert arrived.wait(WAIT_S), "the manifest waits for the rows"
-        upload(session, source, target)
+        upload(store, target, data)
         if ".manifest-" in target:
             arrived.set()
 
-    monkeypatch.setattr(LanceFileSession, "upload_file", rows_last)
+    monkeypatch.setattr(S3Store, "put", rows_last)
     staged = appended(storage, table, "ann")
     assert len(files_in(store, "data")) == 1
     assert store.get(staged.staging) is not None
@@ -115,14 +116,14 @@ def test_a_version_is_answered_when_the_last_of_its_files_has_arrived(
 def test_a_file_that_does_not_arrive_fails_the_version(
     storage: TableStorage, table: Table, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upload = LanceFileSession.upload_file
+    upload = S3Store.put
 
-    def fail(session: LanceFileSession, source: str, target: str) -> None:
+    def fail(store: S3Store, target: str, data: bytes) -> None:
         if broken in target:
-            raise OSError("no way")
-        upload(session, source, target)
+            raise StorageError("no way")
+        upload(store, target, data)
 
-    monkeypatch.setattr(LanceFileSession, "upload_file", fail)
+    monkeypatch.setattr(S3Store, "put", fail)
     with pytest.raises(StorageError, match="no way"):
         appended(storage, table, "ann")
     monkeypatch.undo()

@@ -41,6 +41,8 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
@@ -54,7 +56,7 @@ from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
-from tests.graphs import AGE, CITY, DELETE, KNOWS, PERSON, create_store, parts_of
+from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, create_store, parts_of
 from tests.healing import staged_versions, wounds
 from tests.stores import Root
 
@@ -537,6 +539,14 @@ def test_a_table_that_is_known_to_have_drifted_is_not_even_staged(store: ObjectS
     assert names(store) == ["bob"]
 
 
+def test_of_two_tables_that_drifted_each_write_is_told_of_the_one_that_it_touches(store: ObjectStore) -> None:
+    with serving(store) as service:
+        drifted = {key: TableDrift("somebody was here", table_key=key) for key in (PERSON, CITY)}
+        service.publisher.finalised(0, drifted)
+        answers = service.in_one_round([person(service, "ann"), city(service, "rome")])
+        assert [answer.facts["table_key"] for answer in answers] == [PERSON, CITY]
+
+
 # Ids
 
 
@@ -564,6 +574,29 @@ def test_a_write_that_has_landed_is_answered_from_the_lineage(store: ObjectStore
         with serving(store) as service:
             _repeat(service, txn_id, first)
     assert names(store) == ["ann"]
+
+
+@pytest.mark.parametrize("looks_up", [True, False])
+def test_a_write_from_before_the_window_is_answered_from_the_lineage(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, looks_up: bool
+) -> None:
+    """The twin takes whatever it does not remember for new, and so the write is applied a second time."""
+    if not looks_up:
+        monkeypatch.setattr(RecentCommits, "_is_new", lambda self, commit_id, fresh: True)
+    with serving(store) as service:
+        monkeypatch.setattr(service.publisher._steps, "recent", RecentCommits(*_lineage_of(service), size=2))
+        first = service.mutation(INSERT, {"name": "ann"}, txn_id=new_ulid())
+        service.write(first)
+        for name in ("bob", "cid", "dan"):
+            service.write(person(service, name))
+        assert service.publisher.is_committed(first.header.commit_id)
+        (again,) = service.in_one_round([first])
+        assert again.result.repeated == looks_up
+        assert sum(first.header.commit_id in round for round in commits(service)) == (1 if looks_up else 2)
+
+
+def _lineage_of(service: Service) -> tuple[Lineage, CommitObject]:
+    return service.publisher._steps._lineage, service.newest
 
 
 def _repeat(service: Service, txn_id: str, first: object) -> None:

@@ -84,7 +84,8 @@ def seen_by_its_newest(parts: Parts) -> list[str]:
 
 
 def _by_the_hint_alone(self: CommitLog) -> CommitObject | None:
-    return self._probe_upward(self._hinted())
+    hinted = self._hinted()
+    return None if hinted is None else self.newest_from(hinted)
 
 
 @with_twin

@@ -18,6 +18,7 @@ STORAGE_MODULES = frozenset(
     {
         "engine/history/audit.py",
         "engine/history/cas_table.py",
+        "engine/history/lineage_upkeep.py",
         "engine/history/manifest.py",
         "engine/tables/empty_table.py",
         "engine/tables/mirror.py",

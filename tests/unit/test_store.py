@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,10 +24,14 @@ from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import TEMPORARY, Answer, Durability, ObjectStore
 from omniray.engine.store.open_store import open_store
-from omniray.engine.store.s3 import S3Store, resolve_options
+from omniray.engine.store.s3 import REQUEST_TRIES
+from omniray.engine.store.s3_options import resolve_options
+from tests.answering import answering_server, error_body
 from tests.stores import Root, new_bucket
 
 THREADS = 16
+TIMEOUT_S = 60
+KEY = {"aws_access_key_id": "key", "aws_secret_access_key": "s3cr3t"}
 
 
 @pytest.fixture(scope="module", params=["disk", "s3"])
@@ -377,49 +382,94 @@ def test_a_missing_bucket_is_named_by_every_verb(s3_endpoint: str, s3: Root) -> 
             call()
 
 
-@contextmanager
-def refusing_server(code: str) -> Iterator[str]:
-    """A server that answers everything with 403 and an S3 error code."""
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (403, "InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "check AWS_SECRET_ACCESS_KEY"),
+        (403, "AccessDenied", "check that the credentials may"),
+        (400, "ExpiredToken", "get new credentials"),
+        (301, "PermanentRedirect", "set AWS_REGION"),
+    ],
+)
+def test_each_refusal_is_told_by_every_verb_with_what_to_do(status: int, code: str, hint: str) -> None:
+    with answering_server(lambda request: (status, error_body(code))) as (endpoint, _):
+        store = open_store("s3://bucket/graph", {"endpoint": endpoint, **KEY})
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: store.get("a"),
+            lambda: store.put("a", b""),
+            lambda: store.put_if_absent("a", b""),
+            lambda: store.copy("a", "b"),
+            lambda: store.delete_all(["a", "b"]),
+            lambda: list(store.names("")),
+            lambda: list(store.files("")),
+            lambda: store.first_name("a"),
+        )
+        for call in calls:
+            with pytest.raises(StorageError, match=hint) as raised:
+                call()
+            assert raised.value.facts["code"] == code
+            assert KEY["aws_secret_access_key"] not in str(raised.value)
 
-    class Refuse(BaseHTTPRequestHandler):
-        def refuse(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_DELETE = refuse
+def test_an_error_that_nobody_foresaw_is_told_in_the_store_s_own_words() -> None:
+    with answering_server(lambda request: (400, error_body("EntityTooLarge"))) as (endpoint, _):
+        store = open_store("s3://bucket/graph", {"endpoint": endpoint, **KEY})
+        with pytest.raises(StorageError, match=r"can't write s3://bucket/graph/a: EntityTooLarge: no$"):
+            store.put("a", b"")
 
-        def log_message(self, *_: object) -> None:
-            pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+def test_a_store_that_throttles_is_asked_again_and_then_told_of() -> None:
+    with answering_server(lambda request: (503, error_body("SlowDown"))) as (endpoint, asked):
+        store = open_store("s3://bucket/graph", {"endpoint": endpoint, **KEY})
+        with pytest.raises(StorageError, match="throttling"):
+            store.get("a")
+        assert len(asked) == REQUEST_TRIES
+        assert store.put_if_absent("a", b"") is Answer.UNCLEAR
 
 
 @pytest.mark.parametrize(
-    ("code", "hint"),
-    [("InvalidAccessKeyId", "check AWS_ACCESS_KEY_ID"), ("AccessDenied", "check that the credentials may")],
+    ("status", "code", "answer"),
+    [(412, "PreconditionFailed", Answer.REFUSED), (409, "ConditionalRequestConflict", Answer.UNCLEAR)],
 )
-def test_credentials_that_are_refused_are_told_from_a_missing_object(code: str, hint: str) -> None:
-    with refusing_server(code) as endpoint:
-        options = {"endpoint": endpoint, "access_key_id": "key", "secret_access_key": "wrong"}
-        store = open_store("s3://bucket/graph", options)
-        for call in (lambda: store.get("a"), lambda: store.put_if_absent("a", b""), lambda: list(store.names(""))):
-            with pytest.raises(StorageError, match=hint):
-                call()
+def test_a_conflict_of_two_puts_at_once_is_no_refusal(status: int, code: str, answer: Answer) -> None:
+    """Where two puts meet, S3 may turn both away: nothing need be there."""
+    with answering_server(lambda request: (status, error_body(code))) as (endpoint, _):
+        store = open_store("s3://bucket/graph", {"endpoint": endpoint, **KEY})
+        assert store.put_if_absent("a", b"") is answer
 
 
-def test_no_credentials_at_all_are_asked_for() -> None:
-    store = open_store("s3://bucket/graph", {"endpoint": "http://127.0.0.1:9"})
-    with pytest.raises(StorageError, match="no credentials: set AWS_ACCESS_KEY_ID"):
-        store.get("object")
+def test_a_process_that_was_forked_is_told_so_instead_of_waiting_for_ever(s3: Root) -> None:
+    script = f"""
+import os, signal
+from omniray.engine.store.open_store import open_store
+store = open_store("{s3.uri}/graph", {s3.storage_options!r})
+store.put("object", b"")
+if os.fork() == 0:
+    signal.alarm({TIMEOUT_S // 2})  # one that waits for ever ends with the test
+    try:
+        open_store("{s3.uri}/graph", {s3.storage_options!r}).get("object")
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.wait()
+print(store.get("object"))
+"""
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
+    told, parent = child.stdout.splitlines()
+    assert told.startswith("StorageError")
+    assert "forked" in told
+    assert parent == "b''"
+
+
+def test_the_marker_that_some_tools_make_of_a_folder_is_no_file(server: S3Server) -> None:
+    store = open_store("s3://bucket/marked", server.storage_options)
+    fill(server, ["bucket/marked/", "bucket/marked/folder/", "bucket/marked/folder/a"])
+    assert list(store.names("")) == ["folder/"]
+    assert list(store.names("folder")) == ["a"]
+    assert store.first_name("folder") == "a"
+    assert "folder/a" in [file.path for file in store.files("")]
+    assert "" not in [file.path for file in store.files("")]
 
 
 @pytest.mark.parametrize("kind", ["refused", "cut", "refused_after", "cut_after"])
@@ -442,21 +492,13 @@ def test_a_store_that_only_fails_gives_an_unclear_answer(server: S3Server) -> No
     assert store.get("object-down") is None
 
 
-def test_objects_that_can_t_be_deleted_are_not_passed_over(s3: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_that_can_t_be_deleted_are_not_passed_over() -> None:
     """The answer to a bulk delete is a success even where each of its objects was refused."""
-    store = open_store(f"{s3.uri}/graph", s3.storage_options)
-    assert isinstance(store, S3Store)
-    store.put("object", b"")
-    call = store._call
-
-    def refusing(method: str, **arguments: Any) -> dict[str, Any]:
-        if method == "delete_objects":
-            return {"Errors": [{"Key": "graph/object", "Code": "AccessDenied", "Message": "no"}]}
-        return call(method, **arguments)
-
-    monkeypatch.setattr(store, "_call", refusing)
-    with pytest.raises(StorageError, match=r"can't delete.*access denied"):
-        store.delete_all(["object"])
+    refused = "<Error><Key>graph/object</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+    with answering_server(lambda request: (200, f"<DeleteResult>{refused}</DeleteResult>")) as (endpoint, _):
+        store = open_store("s3://bucket/graph", {"endpoint": endpoint, **KEY})
+        with pytest.raises(StorageError, match=r"can't delete.*access denied"):
+            store.delete_all(["object"])
 
 
 # Options
@@ -513,6 +555,13 @@ def test_a_store_is_opened_by_the_usual_environment_alone(s3: Root, monkeypatch:
 def test_a_uri_that_is_no_place_for_a_graph_is_refused(uri: str) -> None:
     with pytest.raises(InputError, match=r"use a path|with both"):
         open_store(uri)
+
+
+@pytest.mark.parametrize("prefix", ["a%20b", "a#b", "a?b", "a//b", "a/../b", "./b"])
+def test_a_prefix_that_lance_would_read_otherwise_is_refused(prefix: str) -> None:
+    """The tables would lie in one folder and the commits in another."""
+    with pytest.raises(InputError, match="write the prefix as the bucket has it"):
+        open_store(f"s3://bucket/{prefix}", KEY)
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import lance
 import pytest
 
 import omniray
@@ -18,6 +19,7 @@ from omniray.engine.base.errors import LineOwned, TableDrift
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.history import cas_table, lineage_levels, lineage_upkeep, manifest
 from omniray.engine.line.commit_log import MAIN_BRANCH
 from omniray.engine.line.commit_object import EMBEDDED, Pin, follow, remark
 from omniray.engine.line.owner import Incarnation, take_over
@@ -35,6 +37,7 @@ from omniray.engine.maintenance.sweep import (
 )
 from omniray.engine.store.object_store import ObjectStore, StoredFile
 from omniray.engine.tables import old_versions as archive
+from omniray.engine.tables import versions
 from omniray.engine.tables.storage import StagedVersion
 from omniray.engine.writes.lease import Lease
 from tests.commands import environment
@@ -44,6 +47,7 @@ from tests.stores import Root
 HOUR_US = 3600 * 10**6
 DAY_US = 24 * HOUR_US
 PEOPLE, CITIES = "nodes/Person.lance", "nodes/City.lance"
+INDEX = "_indices/9ac57ecd-30a4-47e3-9ec8-310cea923d9c"
 
 
 # Deciding
@@ -66,7 +70,7 @@ PEOPLE, CITIES = "nodes/Person.lance", "nodes/City.lance"
         ("_versions/18446744073709551612.manifest-uuid#1", Kind.TEMPORARY),
         ("data/deeper/0010.lance", Kind.UNKNOWN),
         ("data/notes.txt", Kind.UNKNOWN),
-        ("_indices/uuid/index.idx", Kind.UNKNOWN),
+        (f"{INDEX}/page_data.lance", Kind.UNKNOWN),
         ("notes", Kind.UNKNOWN),
     ],
 )
@@ -89,6 +93,19 @@ def test_a_file_of_a_table_is_known_by_its_name(path: str, kind: Kind) -> None:
 )
 def test_outside_of_the_tables_only_temporary_files_may_go(path: str, kind: Kind) -> None:
     assert kind_of("", path) is kind
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (f"{INDEX}/page_data.lance", Kind.REFERABLE),
+        ("_indices/notes/page_data.lance", Kind.UNKNOWN),
+        (f"{INDEX}/deeper/page_data.lance", Kind.UNKNOWN),
+        ("data/0010.lance", Kind.REFERABLE),
+    ],
+)
+def test_only_the_tables_of_omniray_s_own_have_indexes_that_it_made(path: str, kind: Kind) -> None:
+    assert kind_of("__manifest", f"__manifest/{path}") is kind
 
 
 def stored(path: str, modified_us: int = 0) -> StoredFile:
@@ -135,6 +152,16 @@ def test_what_goes_is_what_nothing_speaks_for() -> None:
     assert [file.path for file in person.orphans] == [paths[1], paths[3], paths[4]]
     assert (person.found, person.deleted, person.spared) == (Amount(5, 50), Amount(3, 30), "")
     assert (city.found, city.deleted, city.spared) == (Amount(1, 10), Amount(0, 0), "somebody is at work")
+
+
+def test_the_files_of_an_index_go_with_its_folder() -> None:
+    other = "_indices/00000000-30a4-47e3-9ec8-310cea923d9c"
+    paths = [
+        f"__manifest/{folder}/{file}" for folder in (INDEX, other) for file in ("page_data.lance", "page_lookup.lance")
+    ]
+    listing = Listing({"__manifest": [stored(path) for path in paths]})
+    (found,) = judge(listing, Evidence({}, {"__manifest": {INDEX}}, ()))
+    assert [file.path for file in found.orphans] == paths[2:]
 
 
 # Sweeping
@@ -318,6 +345,41 @@ def test_a_deletion_file_that_one_version_refers_to_stays_and_an_orphan_goes(on_
     on_disk.sweep()
     assert {path for path in on_disk.paths() if "/_deletions/" in path} == needed
     assert len(on_disk.parts.rows()) == 1101
+
+
+def index_files(swept: Swept) -> set[str]:
+    return {path for path in swept.paths() if path.startswith("__manifest/_indices/")}
+
+
+@pytest.mark.parametrize("sees_indexes", [True, False])
+def test_live_indexes_of_the_lineage_stay_and_those_that_nothing_refers_to_go(
+    any_root: Root, monkeypatch: pytest.MonkeyPatch, sees_indexes: bool
+) -> None:
+    """The twin sees no indexes in versions: then the live ones go, and look-ups fail."""
+    monkeypatch.setattr(lineage_levels, "SEALED_ROWS", 2)
+    monkeypatch.setattr(lineage_levels, "FAN_IN", 2)
+    monkeypatch.setattr(manifest, "TAIL_ROWS_MAX", 2)
+    monkeypatch.setattr(cas_table, "KEPT_VERSIONS", 1)
+    if not sees_indexes:
+        monkeypatch.setattr(versions, "_index_folders", lambda dataset: ())
+    with swept_graph(any_root) as swept:
+        options = {"storage_options": any_root.storage_options}
+        for name in "cdefgh":
+            with omniray.open(swept.store.uri, **options) as graph:
+                insert(graph, name)
+        with armed({Point.D_UPKEEP_STAGED: Action(fail, 2)}), contextlib.suppress(FailpointHit):
+            lineage_upkeep.keep_up(swept.parts.manifest._table)
+        archive.discard(swept.store.inner, "__manifest", keep=1)
+        swept.store.age()
+        before = index_files(swept)
+        report = swept.sweep()
+        assert verdict(report, "__manifest").spared == ""
+        assert report.unknown.files == 0
+        assert index_files(swept) < before
+        assert bool(index_files(swept)) == sees_indexes
+        dataset = lance.dataset(f"{swept.store.uri}/__manifest", **options)
+        found = [dataset.count_rows(f"seq = {seq}") if sees_indexes else 1 for seq in range(1, 9)]
+        assert all(found)
 
 
 def test_a_table_that_a_sidecar_names_is_spared_as_a_whole(swept: Swept) -> None:

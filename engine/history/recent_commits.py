@@ -1,0 +1,80 @@
+"""Which commit ids are in the line already: the newest are remembered, older ones are looked up.
+
+The owner of a line must never commit an id twice. It knows every commit that lands while it owns the line, and reads
+the newest of those before when it takes over; it keeps a bounded number of both. Any other id is looked up, all those
+of a round at once, unless it is certain to be new: its client minted it for this very send, and by the time in it that
+was after the oldest commit that is remembered. Either alone would do where clients and clocks are right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+from omniray.engine.base.errors import StorageError
+from omniray.engine.base.ulids import time_us_of
+from omniray.engine.history.lineage import LandedCommit, Lineage
+from omniray.engine.history.manifest import CommitId
+from omniray.engine.line.commit_object import CommitObject
+
+WINDOW_COMMITS = 8192
+
+
+class RecentCommits:
+    """The commits of a line, for its owner. Threads may share it."""
+
+    def __init__(self, lineage: Lineage, newest: CommitObject, *, size: int = WINDOW_COMMITS) -> None:
+        self._lineage, self._size = lineage, size
+        taken = list(itertools.islice(lineage.commit_ids(newest), size + 1))
+        self._is_whole = len(taken) <= size  # there is no commit that it does not hold
+        self._newest_last = deque(reversed(taken[:size]))
+        self._ids = {one.commit_id for one in self._newest_last}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._newest_last)
+
+    def advance(self, landed: CommitObject) -> None:
+        """An object has landed on top of all that is known."""
+        with self._lock:
+            for commit in landed.commits:
+                self._newest_last.append(CommitId(commit.commit_id, landed.seq, commit.at_us))
+                self._ids.add(commit.commit_id)
+            while len(self._newest_last) > self._size:
+                self._ids.discard(self._newest_last.popleft().commit_id)
+                self._is_whole = False
+
+    def known(self, asked: Mapping[str, bool], base: CommitObject) -> dict[str, LandedCommit]:
+        """Those of the ids that are in the line up to `base`; `asked` says of each whether it was called fresh."""
+        remembered, doubtful, known_above = self._sort_out(asked)
+        if not remembered and (not doubtful or self._lineage.are_new(doubtful, known_above)):
+            return {}
+        found = self._lineage.landed([*remembered, *doubtful], base)
+        for commit_id in remembered:
+            if commit_id not in found:
+                raise StorageError(f"commit {commit_id} is known and not in the lineage; try again")
+        return found
+
+    def is_committed(self, commit_id: str, newest: CommitObject) -> bool:
+        """Whether an id is in the line up to `newest`."""
+        if self._remembers(commit_id):
+            return True
+        return not self._is_whole and self._lineage.find(commit_id, newest) is not None
+
+    def _remembers(self, commit_id: str) -> bool:
+        with self._lock:
+            return commit_id in self._ids
+
+    def _sort_out(self, asked: Mapping[str, bool]) -> tuple[list[str], list[str], int]:
+        """The ids that are remembered, those that have to be looked up, and the number above which all are known."""
+        with self._lock:
+            remembered = [commit_id for commit_id in asked if commit_id in self._ids]
+            others = {commit_id: fresh for commit_id, fresh in asked.items() if commit_id not in self._ids}
+            doubtful = [commit_id for commit_id, fresh in others.items() if not self._is_new(commit_id, fresh)]
+            return remembered, doubtful, self._newest_last[0].seq if self._newest_last else 0
+
+    def _is_new(self, commit_id: str, fresh: bool) -> bool:
+        """Whether an id that is not remembered is certain to be new."""
+        return self._is_whole or (fresh and time_us_of(commit_id) > self._newest_last[0].at_us)
