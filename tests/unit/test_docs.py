@@ -49,7 +49,9 @@ def test_every_name_in_the_code_that_a_document_names_is_there(document: Path) -
     assert missing_names(document.read_text()) == []
 
 
-@pytest.mark.parametrize("text", ["see `engine/swap.py`", "in tests/unit/test_gone.py:", "`wire.py`", "(engine/tables/gone)"])
+@pytest.mark.parametrize(
+    "text", ["`engine/swap.py`", "in tests/unit/test_gone.py:", "`wire.py`", "(engine/tables/gone)"]
+)
 def test_the_walker_finds_a_planted_file(text: str) -> None:
     assert missing_files(text) != []
 
