@@ -5,9 +5,10 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+PYTEST  = $(PY) -m pytest -n $(JOBS) --dist loadgroup --timeout 600
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format typecheck unit torture simulate bench bench-engine bench-spark demo-spark clean
+.PHONY: help venv demo test unit lint format typecheck torture simulate bench bench-engine bench-spark demo-spark clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +28,11 @@ demo: $(STAMP)  ## eight writers on one graph on S3, through a coordinator on Ra
 demo-spark: $(STAMP)  ## a pipeline on Spark: a data set with planted faults becomes one commit and a table of rejects
 	@$(PY) -m omniray.coordinator.demo.spark
 
-test: lint typecheck unit  ## everything that must pass: ruff, mypy, pytest with coverage
+test: lint typecheck  ## everything that must pass: ruff, mypy, all tests with coverage
+	$(PYTEST) --cov --cov-report=term $(ARGS)
+
+unit: $(STAMP)  ## the tests without servers and processes, about a minute; or those that ARGS names
+	$(PYTEST) $(if $(filter tests/%,$(ARGS)),,tests/unit) $(ARGS)
 
 lint: $(STAMP)  ## ruff, rules and format
 	$(PY) -m ruff check .
@@ -35,9 +40,6 @@ lint: $(STAMP)  ## ruff, rules and format
 
 typecheck: $(STAMP)  ## mypy, strict
 	$(PY) -m mypy
-
-unit: $(STAMP)  ## pytest with the engine's coverage
-	$(PY) -m pytest -n $(JOBS) --dist loadgroup --timeout 600 --cov --cov-report=term $(ARGS)
 
 torture: $(STAMP)  ## the long forms of the tests: every kill, every fault, long random runs; takes an hour or so
 	OMNIRAY_TORTURE=1 OMNIRAY_RACES=50 $(PY) -m pytest -n $(JOBS) tests/recovery tests/faults tests/model tests/processes tests/ray tests/spark $(ARGS)

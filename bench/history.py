@@ -15,9 +15,9 @@ from statistics import mean, median
 from tempfile import TemporaryDirectory
 
 from bench.measure import Figure, Section, Target, in_turns, kibibytes, milliseconds, timed, times
-from bench.s3server import S3Server, running_server
 from bench.traffic import Observed, Traffic, observe, observe_all
 from bench.writers import BareWriter, OurWriter
+from tests.kit.s3server import S3Server, running_server
 
 FOLD_COMMITS = 64
 FLAT = times(1.1)

@@ -15,7 +15,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.measure import Figure, Section, Target, compared, in_fresh_process, in_turns, kibibytes, timed, times
-from bench.s3server import S3Server, running_server
 from bench.synthetic_line import BRANCH, Grown, at_us, commit_id
 from bench.traffic import Traffic, observe_all
 from omniray.engine.history.lineage import Lineage
@@ -26,6 +25,7 @@ from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.versions import VersionReader
+from tests.kit.s3server import S3Server, running_server
 
 FLAT = times(1.2)
 FOLD_OBJECTS = 64

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench.measure import Figure, Section, Target, compared, times
-from bench.s3server import S3Server, running_server
 from bench.traffic import Observed, observe, observe_all
 from bench.writers import BareWriter, OurWriter
+from tests.kit.s3server import S3Server, running_server
 
 DELAY_MS = 20.0
 AMORTISED_WRITES = 64

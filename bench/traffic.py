@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.measure import timed
-from bench.s3server import LoggedRequest, S3Server, sequential_depth
+from tests.kit.s3server import LoggedRequest, S3Server, sequential_depth
 
 COMMITS = "/__commits/"
 

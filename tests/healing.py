@@ -14,7 +14,7 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables.final_names import FinalName, observe_final_name
 from omniray.engine.tables.version_names import own_path
 from tests.graphs import CITY, PERSON, Adding, Parts, parts_of
-from tests.mortal import bury, crash
+from tests.kit.mortal import bury, crash
 
 BOTH = (PERSON, CITY)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
+from omniray.engine.base.errors import StorageError
 from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import (
     Commit,
     CommitObject,
@@ -17,6 +20,7 @@ from omniray.engine.line.commit_object import (
     follow,
     follow_with,
 )
+from omniray.engine.store.object_store import Answer
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PERSON, CITY, KNOWS = "node:Person", "node:City", "edge:Knows"
@@ -80,6 +84,28 @@ def recovered(objects: Sequence[CommitObject], *operation_ids: str) -> list[Comm
     seq = newest.seq + 1
     recoveries = tuple(recovery(operation_id, second=seq) for operation_id in operation_ids)
     return [*objects, follow_with(newest, Remark(f"op-{seq}", recoveries=recoveries))]
+
+
+def answering(log: CommitLog, *answers: Answer | Exception, apply: bool) -> None:
+    """Puts of a line give these answers, then true ones; with `apply` the first of them takes effect all the same."""
+    put, script = log.put, list(answers)
+
+    def scripted(obj: CommitObject) -> Answer:
+        if not script:
+            return put(obj)
+        if apply and len(script) == len(answers):
+            CommitLog(log._store, log.branch).put(obj)  # as if by another: this one must not know
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    log.put = scripted  # type: ignore[method-assign]
+
+
+def unreadable(seq: int) -> NoReturn:
+    """Stands in for the line's `read` while the store is down."""
+    raise StorageError("the store is down")
 
 
 def _us(at: datetime) -> int:

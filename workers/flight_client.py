@@ -120,7 +120,9 @@ def packed_credit(batches: int) -> bytes:
     return _CREDIT + packed_count(batches)
 
 
-def hand_over(route: Route, stream: Stream, batches: Iterable[pa.RecordBatch]) -> Answer | None:
+def hand_over(
+    route: Route, stream: Stream, batches: Iterable[pa.RecordBatch], *, connect_timeout_s: float = CONNECT_TIMEOUT_S
+) -> Answer | None:
     """Send rows to one of the servers, and wait for what it staged; None if there are no rows.
 
     Rows that were sent can't be sent again, since their iterator is gone: a server that fails after the first of them
@@ -130,7 +132,7 @@ def hand_over(route: Route, stream: Stream, batches: Iterable[pa.RecordBatch]) -
     first = next(pieces, None)
     if first is None:
         return None
-    with _reached(route, stream) as (client, location):
+    with _reached(route, stream, connect_timeout_s) as (client, location):
         sending = _Sending(client, location, route, stream, first.schema)
         try:
             for batch in itertools.chain([first], pieces):
@@ -142,12 +144,14 @@ def hand_over(route: Route, stream: Stream, batches: Iterable[pa.RecordBatch]) -
             raise
 
 
-def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sized(
+    batches: Iterable[pa.RecordBatch], *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX
+) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are worth a message and within the limits; a row that is larger goes alone."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
-    for piece in itertools.chain.from_iterable(map(_halved, batches)):
-        if gathered and (rows + piece.num_rows > BATCH_ROWS_MAX or size + piece.nbytes > BATCH_BYTES_MAX):
+    for piece in itertools.chain.from_iterable(_halved(batch, rows_max, bytes_max) for batch in batches):
+        if gathered and (rows + piece.num_rows > rows_max or size + piece.nbytes > bytes_max):
             yield _joined(gathered)
             gathered, rows, size = [], 0, 0
         gathered.append(piece)
@@ -156,15 +160,15 @@ def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _joined(gathered)
 
 
-def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _halved(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
     if batch.num_rows == 0:
         return
-    if batch.num_rows == 1 or (batch.num_rows <= BATCH_ROWS_MAX and batch.nbytes <= BATCH_BYTES_MAX):
+    if batch.num_rows == 1 or (batch.num_rows <= rows_max and batch.nbytes <= bytes_max):
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _halved(batch.slice(0, half))
-    yield from _halved(batch.slice(half))
+    yield from _halved(batch.slice(0, half), rows_max, bytes_max)
+    yield from _halved(batch.slice(half), rows_max, bytes_max)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -172,15 +176,15 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 @contextlib.contextmanager
-def _reached(route: Route, stream: Stream) -> Iterator[tuple[Any, str]]:
+def _reached(route: Route, stream: Stream, timeout_s: float) -> Iterator[tuple[Any, str]]:
     """A server that answers and takes the token."""
     failed = []
     for location in route.ways(stream):
         with flight.FlightClient(location, generic_options=list(_PINGS)) as client:
             try:
-                list(client.do_action(flight.Action(HELLO, b""), route.options(CONNECT_TIMEOUT_S)))
+                list(client.do_action(flight.Action(HELLO, b""), route.options(timeout_s)))
             except _FAILURES as error:
-                failed.append(f"{location} {_why(error)}")
+                failed.append(f"{location} {_why(error, timeout_s)}")
                 continue
             yield client, location
             return
@@ -191,11 +195,11 @@ def _reached(route: Route, stream: Stream) -> Iterator[tuple[Any, str]]:
     )
 
 
-def _why(error: BaseException) -> str:
+def _why(error: BaseException, timeout_s: float) -> str:
     if isinstance(error, flight.FlightUnauthenticatedError):
         return "refuses the token, so it is of another run"
     if isinstance(error, flight.FlightTimedOutError):
-        return f"gives no answer within {CONNECT_TIMEOUT_S:.0f} s"
+        return f"gives no answer within {timeout_s:.0f} s"
     return f"fails with {first_line(error)}"
 
 

@@ -17,7 +17,7 @@ from bench.peers.check import Findings
 from bench.peers.crew import Member, crew, heard_by, member
 from bench.peers.rows import Workload
 from bench.peers.systems import Place, serving
-from bench.s3server import S3Server, running_server
+from tests.kit.s3server import S3Server, running_server
 
 START_MARGIN_S = 0.5
 DRAIN_S = 60.0

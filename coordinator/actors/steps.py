@@ -48,6 +48,7 @@ class Round:
     began: float
     judged: JudgedRound = field(default_factory=JudgedRound)
     attempt: Attempt | None = None
+    is_void: bool = False
 
     @property
     def requests(self) -> list[Request]:
@@ -149,6 +150,8 @@ class RoundSteps:
         intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in accepted]
         kind = "Load" if all(r.header.kind == "Load" for r, _ in accepted) else "Mutation"
         work.attempt = attempt = self._attempts.announce(work.base, kind, intents, work.judged.writes)
+        if work.is_void:  # given up before this step began: nobody would give up what it stages
+            return Overtaken(work.number)
         try:
             failures = self._attempts.stage(attempt, self._base(work.base))
         except GraphGone as gone:  # nothing that is tried again could land
@@ -228,6 +231,7 @@ class RoundSteps:
 
     def discard(self, work: Round) -> None:
         """A round came to nothing: its handles show rows that never happened."""
+        work.is_void = True  # first: its staging may be about to begin
         if work.attempt is not None:
             self._attempts.give_up(work.attempt)
 

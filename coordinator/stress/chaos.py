@@ -16,10 +16,11 @@ from typing import Literal
 
 from omniray.coordinator.actors.cluster import Place, find
 from omniray.coordinator.client.service import QUEUE_OWNERS_MAX
-from omniray.coordinator.stress.fault_proxy import FaultProxy, Weather
+from omniray.coordinator.stress.fault_proxy import FaultProxy
 from omniray.coordinator.stress.history import NOBODY, Disturbed, HistoryFile
 from omniray.coordinator.stress.nodes import Nodes, pid_of
 from omniray.coordinator.stress.processes import Writers
+from omniray.coordinator.stress.request_faults import Weather
 from omniray.coordinator.stress.schedule import (
     BreakStore,
     Disturbance,

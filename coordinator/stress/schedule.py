@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from omniray.coordinator.stress.fault_proxy import StoreFault, Weather
+from omniray.coordinator.stress.request_faults import StoreFault, Weather
 
 PAUSE_S = (0.5, 3.5)
 LASTS_S = (0.5, 4.0)
 BROKEN_SHARE = (0.2, 0.9)
 PATIENT_SHARE = 0.75
+# Those that a store in trouble shows; the others are for a request that a test chooses.
+WEATHERS = (StoreFault.INTERNAL_ERROR, StoreFault.SLOW_DOWN, StoreFault.LOST_ANSWER, StoreFault.DELAY)
 LOT_MAX = 1 << 16
 
 
@@ -123,4 +125,4 @@ def _drawn(rng: random.Random, kind: _Kind) -> Disturbance:
         case _Kind.NODE:
             return LoseNode(seconds)
         case _Kind.STORE:
-            return BreakStore(Weather(rng.choice(list(StoreFault)), rng.uniform(*BROKEN_SHARE)), seconds)
+            return BreakStore(Weather(rng.choice(WEATHERS), rng.uniform(*BROKEN_SHARE)), seconds)

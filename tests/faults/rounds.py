@@ -18,13 +18,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from omniray.coordinator.stress.fault_proxy import FaultProxy
+from omniray.coordinator.stress.request_faults import RequestFault, Seen
 from omniray.engine.base.errors import OutcomeUnknown, StorageError
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.graph import Graph
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.faults.clients import impatience, impatient
-from tests.faults.proxy import Fault, Proxy, Seen
 from tests.graphs import new_graph
 from tests.stores import new_bucket
 
@@ -114,13 +115,13 @@ class Field:
     handle is a new one.
     """
 
-    proxy: Proxy
+    proxy: FaultProxy
     patient: ObjectStore
     hasty: ObjectStore
     writes: int = 0
 
     @classmethod
-    def behind(cls, proxy: Proxy) -> Field:
+    def behind(cls, proxy: FaultProxy) -> Field:
         root = new_bucket(proxy.endpoint)
         with new_graph(root) as graph:
             graph.load(records(0))
@@ -131,12 +132,12 @@ class Field:
     def learn(self) -> list[Step]:
         """The requests of a write that nothing stands in the way of, Phase D included."""
         with Graph(self.patient, read_only=False) as graph:
-            self.proxy.forget()
+            self.proxy.watch()
             _ask(graph, self.writes, new_ulid())
             self.writes += 1
         return steps_of(self.proxy.log())
 
-    def round(self, fault: Fault) -> Answer:
+    def round(self, fault: RequestFault) -> Answer:
         """Break one request of one write, heal, and compare what was told with what is true."""
         number, txn_id = self.writes, new_ulid()
         answer = self._under(fault, number, txn_id)
@@ -151,7 +152,7 @@ class Field:
         self._check_left_behind()
         return answer
 
-    def go_on(self, fault: Fault) -> None:
+    def go_on(self, fault: RequestFault) -> None:
         """Break one request of one write, then ask again and write on with the same handle, as a caller that lives."""
         number, txn_id = self.writes, new_ulid()
         with impatience(), Graph(self.hasty, read_only=False) as graph:
@@ -171,7 +172,7 @@ class Field:
         """Whether the last round's request was made at all."""
         return any(seen.fault for seen in self.proxy.log())
 
-    def _under(self, fault: Fault, number: int, txn_id: str) -> Answer:
+    def _under(self, fault: RequestFault, number: int, txn_id: str) -> Answer:
         with impatience():
             graph = Graph(self.hasty, read_only=False)
             self.proxy.arm(fault)

@@ -17,17 +17,18 @@ from unittest.mock import patch
 
 import pytest
 
-from bench.s3server import running_server
+from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
+from omniray.coordinator.stress.request_faults import RequestFault, StoreFault
 from omniray.engine.base.errors import KeyConflict, OmnirayError, StorageError
 from omniray.engine.line import line_end as tip
 from omniray.engine.line.commit_object import Fate
 from omniray.engine.writer import Writer
 from tests.faults.clients import FAR_TOO_LONG_MS, TOO_LONG_MS
-from tests.faults.proxy import Fault, Kind, Proxy, running_proxy
 from tests.faults.rounds import Field, Step
+from tests.kit.s3server import running_server
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
-FAULTS = [(kind, times) for kind in Kind for times in (1, 0)]
+FAULTS = [(kind, times) for kind in StoreFault for times in (1, 0)]
 
 pytestmark = pytest.mark.timeout(3600 if TORTURE else 180)
 
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.timeout(3600 if TORTURE else 180)
 class Ground:
     """The graph that rounds are played on, one after another: healed each time, or else given up for a new one."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: FaultProxy) -> None:
         self._proxy = proxy
         self._field: Field | None = Field.behind(proxy)
         self.steps = self._field.learn()
@@ -43,7 +44,7 @@ class Ground:
         # Deletes wait until a handle has been idle for a while, or is closed.
         self.before_flush = [step for step in self.steps if not step.line.startswith("POST")]
 
-    def play(self, way: Callable[[Field, Fault], object], fault: Fault) -> None:
+    def play(self, way: Callable[[Field, RequestFault], object], fault: RequestFault) -> None:
         field, self._field = self._field or Field.behind(self._proxy), None
         way(field, fault)
         assert field.was_met()
@@ -52,16 +53,16 @@ class Ground:
 
 @pytest.fixture(scope="module")
 def ground() -> Iterator[Ground]:
-    with running_server() as server, running_proxy(server.endpoint) as proxy:
+    with running_server() as server, running_proxy(server.endpoint, seed=0) as proxy:
         yield Ground(proxy)
 
 
-def name(kind: Kind, times: int) -> str:
+def name(kind: StoreFault, times: int) -> str:
     return f"{kind}-{'once' if times else 'each_time'}"
 
 
-def fault(kind: Kind, times: int, step: Step) -> Fault:
-    return Fault(kind, step.pattern, step.nth, times, FAR_TOO_LONG_MS if step.commits else TOO_LONG_MS)
+def fault(kind: StoreFault, times: int, step: Step) -> RequestFault:
+    return RequestFault(kind, step.pattern, step.nth, times, FAR_TOO_LONG_MS if step.commits else TOO_LONG_MS)
 
 
 def chosen(steps: list[Step], turn: int) -> list[Step]:
@@ -79,8 +80,8 @@ def test_a_broken_request_is_never_answered_with_a_lie(ground: Ground, subtests:
             ground.play(Field.round, fault(*FAULTS[turn], step))
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_handle_writes_on_after_a_broken_request(ground: Ground, subtests: pytest.Subtests, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", StoreFault)
+def test_a_handle_writes_on_after_a_broken_request(ground: Ground, subtests: pytest.Subtests, kind: StoreFault) -> None:
     for step in ground.before_flush if TORTURE else [ground.commit]:
         with subtests.test(request=str(step)):
             ground.play(Field.go_on, fault(kind, 0, step))
@@ -92,21 +93,25 @@ def test_a_handle_writes_on_after_a_broken_request(ground: Ground, subtests: pyt
 @pytest.mark.parametrize(
     ("kind", "guess"),
     [
-        pytest.param(Kind.INTERNAL_ERROR, Fate.LANDED, id="an_unclear_put_is_believed"),
-        pytest.param(Kind.LOST_ANSWER, Fate.LOST, id="an_unclear_put_is_given_up"),
+        pytest.param(StoreFault.INTERNAL_ERROR, Fate.LANDED, id="an_unclear_put_is_believed"),
+        pytest.param(StoreFault.LOST_ANSWER, Fate.LOST, id="an_unclear_put_is_given_up"),
     ],
 )
-def test_a_writer_that_guesses_what_became_of_its_put_is_found_out(ground: Ground, kind: Kind, guess: Fate) -> None:
+def test_a_writer_that_guesses_what_became_of_its_put_is_found_out(
+    ground: Ground, kind: StoreFault, guess: Fate
+) -> None:
     with patch.object(tip, "fate", lambda ours, answer, seen: guess), pytest.raises((AssertionError, OmnirayError)):
-        ground.play(Field.round, Fault(kind, ground.commit.pattern, times=0))
+        ground.play(Field.round, RequestFault(kind, ground.commit.pattern, times=0))
 
 
 def test_a_writer_that_forgets_the_ids_of_writes_is_found_out(ground: Ground) -> None:
     with patch.object(Writer, "_known", lambda self, intent, base: None), pytest.raises(KeyConflict):
-        ground.play(Field.round, Fault(Kind.LOST_ANSWER, ground.commit.pattern, times=0))
+        ground.play(Field.round, RequestFault(StoreFault.LOST_ANSWER, ground.commit.pattern, times=0))
 
 
 def test_a_writer_that_tells_an_unknown_outcome_as_a_failure_is_found_out(ground: Ground) -> None:
     failure = StorageError("the store failed")
     with patch.object(tip, "_unknown", lambda ours: failure), pytest.raises(AssertionError, match="is there"):
-        ground.play(Field.round, Fault(Kind.DELAY, ground.commit.pattern, times=0, wait_ms=FAR_TOO_LONG_MS))
+        ground.play(
+            Field.round, RequestFault(StoreFault.DELAY, ground.commit.pattern, times=0, wait_ms=FAR_TOO_LONG_MS)
+        )

@@ -45,7 +45,8 @@ from omniray.engine.writes import lease
 from tests import foreign
 from tests.graphs import create_store
 from tests.healing import wounds
-from tests.mortal import Crashed, MortalStore, dying_at
+from tests.kit.faulty_store import Crashed, FaultyStore
+from tests.kit.mortal import dying_at
 from tests.recovery.rows import NOTHING, TABLES, Deed, Rows, after, read_rows
 from tests.stores import Root
 
@@ -84,7 +85,7 @@ class Runner:
     """One process: its graph, how it dies, and for whom it acts."""
 
     process: Process
-    store: MortalStore
+    store: FaultyStore
     graph: Graph
     owner: str
 
@@ -138,7 +139,7 @@ class World:
         """One more process, embedded or a coordinator's writer; opening recovers what others left."""
         self.acting = Process("this machine", next(self.numbers), "1")
         name = str(Incarnation.new(address)) if address else EMBEDDED
-        store = MortalStore(self.store)
+        store = FaultyStore(self.store)
         graph = Graph(cast(ObjectStore, store), read_only=False, owner=name)
         runner = Runner(self.acting, store, graph, name)
         self.runners.append(runner)
@@ -147,7 +148,7 @@ class World:
     def start_and_die(self, address: str, point: Point) -> None:
         """A process dies at a point while it opens the graph; if it does not come there, it ends as well as it can."""
         self.acting = Process("this machine", next(self.numbers), "1")
-        store = MortalStore(self.store)
+        store = FaultyStore(self.store)
         name = str(Incarnation.new(address)) if address else EMBEDDED
         with dying_at(store, point), contextlib.suppress(TableDrift):
             Graph(cast(ObjectStore, store), read_only=False, owner=name).close()

@@ -26,18 +26,20 @@ from omniray.engine.base.errors import (
     TableDrift,
     Withdrawn,
 )
+from omniray.engine.history.accepted_schema import AcceptedSchema
 from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line import owner
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.line_end import UNCLEAR_TIMEOUT_S, Tip
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.writes.write_requests import Request
 from tests.model.round_queues import ProcessQueues, QueueOwners
-from tests.model.round_requests import BYTES_PER_ROW, SCHEMA_HASH
+from tests.model.round_requests import BYTES_PER_ROW
 from tests.model.round_storage import ProcessStore
 from tests.model.round_tasks import TaskExecutor
-from tests.model.round_terms import COST_MAX, SCHEMA, Told, Violation, Write
+from tests.model.round_terms import BRANCH, COST_MAX, SCHEMA, Told, Violation, Write
 
 if TYPE_CHECKING:
     from tests.model.round_world import World
@@ -58,6 +60,13 @@ class Waiting:
         return BYTES_PER_ROW * self.write.rows
 
 
+class Folders:
+    """Stands in for the tables' storage: all that an attempt asks of it is where versions were staged alone."""
+
+    def own_folder(self, table_path: str, transaction: str) -> str:
+        return f"{table_path}/staged"
+
+
 class Life:
     """A process that serves as the branch's publisher until it is fenced, ends or is killed."""
 
@@ -73,7 +82,7 @@ class Life:
         self._late_s = 0.0  # by how much this process was suspended
         self._store = ProcessStore(world.storage, world.tasks, world, world.rng, name)
         self._queues = ProcessQueues(owners, world.tasks, lambda: world.weather, world.rng, name)
-        self._log = CommitLog(self._store, MAIN_BRANCH)
+        self._log = CommitLog(self._store, BRANCH)
         world.tasks.start(self, self._begin)
 
     @property
@@ -104,10 +113,15 @@ class Life:
             clock=self._clock, sleep=self._sleep,
         )  # fmt: skip
         owner.take_over(tip, self.name)
-        manifest: Any = self.world.folded
+        folded: Any = self.world.folded
+        folders: Any = Folders()
+        nothing: Any = None  # a publisher without Lance: its tables are the queues'
+        branch = OpenBranch(
+            self._store, BRANCH.ulid, BRANCH, AcceptedSchema(SCHEMA, "", newest.schema), self._log, folded, tip,
+            Lineage(self._log, folded, tip.refresh), Sidecars(self._store), folders, nothing,
+        )  # fmt: skip
         self.publisher = Publisher(
-            self._store, tip, Lineage(self._log, manifest, tip.refresh), Sidecars(self._store), SCHEMA, SCHEMA_HASH,
-            self._queues, self._landed, branch=str(MAIN_BRANCH), owner=self.name, on_ended=self._ended,
+            branch, tip, self._queues, self._landed, owner=self.name, on_ended=self._ended,
             limits=self.world.limits, executor=TaskExecutor(self.world.tasks, self, self.world.steps),
         )  # fmt: skip
 

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from omniray.coordinator.actors.table_queues import Base, Cold, Question, StagedPin, TableStage, Taken
+from omniray.coordinator.actors.table_queues import Question
 from omniray.engine.base.errors import OmnirayError, StorageError, TableDrift
+from omniray.engine.commit.staging import Base, Cold, Staged, StagedPin, TableStage, Taken
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.resolution import TableWrite
 from omniray.engine.line.commit_object import CommitObject, Pin
@@ -24,7 +25,7 @@ from omniray.engine.schema.types import ID
 from tests.model.round_requests import located, rows_of
 from tests.model.round_storage import Storage
 from tests.model.round_tasks import Tasks
-from tests.model.round_terms import Violation, Weather
+from tests.model.round_terms import Violation, Weather, pin_of
 
 Rows = list[tuple[str, str, int]]  # key, by whom, address
 FOREIGN = b"foreign"
@@ -109,7 +110,7 @@ class QueueOwners:
         assert (question.method, column, columns) == ("matching", ID, (ID,)), f"no request here asks {question}"
         return located(rows, values)
 
-    def stage(self, base: Base, stage: TableStage, by: str) -> StagedPin | Taken | OmnirayError:
+    def stage(self, base: Base, stage: TableStage, by: str) -> Staged:
         table_key = stage.announced.table_key
         try:
             at = self._at(base, table_key)
@@ -120,12 +121,12 @@ class QueueOwners:
         if final_path(table_key, version) in self._storage.objects:
             self.drop(table_key)
             return Taken(table_key, version)
-        rows = next_rows(at.rows, stage.write, version)
+        assert isinstance(stage.change, TableWrite), "no round does anything else to a table"
+        rows = next_rows(at.rows, stage.change, version)
         path = staging_path(table_key, stage.announced.transaction_uuid)
         self._storage.put_if_absent(path, msgspec.json.encode(rows), by)
         self._keep(table_key, Warm(version, stage.announced.transaction_uuid, rows))
-        pin = Pin(version, stage.announced.transaction_uuid, since=0, rows=len(rows), staging=path)
-        return StagedPin(pin, (path,))
+        return StagedPin(pin_of(table_key, version, stage.announced.transaction_uuid, len(rows)), (path,))
 
     def _at(self, base: Base, table_key: str) -> Warm:
         pin = base.pins[table_key]
@@ -172,8 +173,8 @@ class ProcessQueues:
         self._answered("judge")
         return answers
 
-    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[StagedPin | Taken | OmnirayError]:
-        outcomes: list[StagedPin | Taken | OmnirayError] = []
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
+        outcomes: list[Staged] = []
         for stage in stages:
             self._call("stage")
             outcomes.append(self._owners.stage(base, stage, self._name))

@@ -16,9 +16,8 @@ from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import ID, Schema
 from omniray.engine.tables.storage import NOTHING_REPLACED
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
-from tests.model.round_terms import SCHEMA, Write
+from tests.model.round_terms import SCHEMA, SCHEMA_HASH, Write
 
-SCHEMA_HASH = "hash"
 BYTES_PER_ROW = 10
 _TYPE = next(iter(SCHEMA.by_table_key.values()))
 _NO_ROWS = _TYPE.arrow.empty_table()

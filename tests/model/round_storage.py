@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-import pyarrow as pa
-
 from omniray.engine.base.errors import StorageError
-from omniray.engine.history.manifest import LineageEntry, entries_of
+from omniray.engine.history.manifest import CommitId, LineageEntry, entries_of
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, StoredFile
 from tests.model.round_tasks import Tasks
@@ -72,6 +70,7 @@ class ProcessStore:
 
     uri = "memory"
     lance_options = None
+    local_root = None
 
     def __init__(self, storage: Storage, tasks: Tasks, watcher: Watcher, rng: random.Random, name: str) -> None:
         self._storage, self._tasks, self._watcher, self._rng, self._name = storage, tasks, watcher, rng, name
@@ -164,7 +163,7 @@ class ProcessStore:
         raise NotImplementedError
 
     def delete_empty_folders(self, folder: str = "") -> None:
-        raise NotImplementedError
+        """There are none."""
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -191,8 +190,18 @@ class FoldedLine:
     def folded_through(self) -> int:
         return self._through
 
-    def commit_ids(self) -> pa.ChunkedArray:
-        return pa.chunked_array([pa.array(list(self._entries), pa.string())])
+    def commit_ids(self) -> Iterator[CommitId]:
+        for entry in reversed(self._entries.values()):
+            yield CommitId(entry.commit_id, entry.seq, int(entry.at.timestamp() * 1e6))
+
+    def commits_with(self, commit_ids: Collection[str]) -> list[LineageEntry]:
+        return [self._entries[one] for one in commit_ids if one in self._entries]
+
+    def holds_none(self, commit_ids: Collection[str], through: int) -> bool:
+        return self._through >= through and not any(one in self._entries for one in commit_ids)
+
+    def versions_introduced_by(self, seqs: Collection[int]) -> dict[int, dict[str, int]]:
+        return {seq: self._versions[seq] for seq in seqs}
 
     def commit(self, commit_id: str) -> LineageEntry | None:
         return self._entries.get(commit_id)

@@ -57,7 +57,7 @@ class Tasks:
 
     def start(self, process: Process, job: Callable[[], object], after: int = 0) -> None:
         if process.is_alive:
-            self.all.append(Task(process, greenlet(lambda: _unless_crashed(job)), self.now + after))
+            self.all.append(Task(process, greenlet(lambda: _unless_crashed(job), self._hub), self.now + after))
 
     def ready(self) -> list[Task]:
         return [task for task in self.all if task.is_ready(self.now)]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omniray.coordinator.rounds.fairness import ROW_COST, WRITE_COST
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Pin
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_object import Pin, SchemaRef, before_first, follow
 from omniray.engine.schema.parser import parse_schema
 
 SCHEMA = parse_schema("node A { name: String @key by: String } node B { name: String @key by: String }")
@@ -16,8 +17,21 @@ TABLES = tuple(SCHEMA.by_table_key)
 KEYS = ("a", "b")
 ROWS_MAX = 900
 COST_MAX = WRITE_COST + ROW_COST * ROWS_MAX
-BIRTH = CommitObject(
-    1, "", "birth", 1, EMBEDDED, {key: Pin(1, f"{key}-1", 1, 0) for key in TABLES}, finalised_through=1
+BRANCH = BranchId(MAIN, "01M00000000000000000000000")
+SCHEMA_HASH = "hash"
+
+
+def pin_of(table_key: str, version: int, transaction: str, rows: int) -> Pin:
+    """A version of a table, by a transaction."""
+    return Pin(table_key, table_key, version, transaction, rows, content=transaction)
+
+
+FIRST = follow(
+    before_first(BRANCH.ulid, SchemaRef("file", SCHEMA_HASH, 1)),
+    op_id="creation",
+    changed={key: pin_of(key, 1, f"{key}-1", 0) for key in TABLES},
+    commits=(),
+    finalised_through=1,
 )
 
 

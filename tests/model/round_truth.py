@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import msgspec
 
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line import graph_identity
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject, decode, encode, unlawful
 from omniray.engine.line.sidecar import Sidecars
 from tests.model.round_queues import final_path, read_version, staging_path
 from tests.model.round_storage import FoldedLine, Storage
-from tests.model.round_terms import BIRTH, EMPTY, Content, Told, Violation, Weather, Write
+from tests.model.round_terms import BRANCH, EMPTY, FIRST, Content, Told, Violation, Weather, Write
 
 MEDDLER = "meddler"  # puts in the name of the line's owner, and unannounced
 
@@ -34,12 +35,13 @@ class Truth:
         self.made: dict[str, str] = {}  # by whom an object of the store was put
         self.storage = Storage(self, lists_newest_first=lists_newest_first)
         self.folded = FoldedLine()
-        self._log = CommitLog(self.storage, MAIN_BRANCH)  # type: ignore[arg-type]  # for the names of its objects
+        self._log = CommitLog(self.storage, BRANCH)  # type: ignore[arg-type]  # for the names of its objects
         self._sidecars = Sidecars(self.storage)  # type: ignore[arg-type]  # likewise
-        for table_key, pin in BIRTH.pins.items():
+        for table_key, pin in FIRST.pins.items():
             self.storage.objects[final_path(table_key, pin.version)] = msgspec.json.encode([])
-        self.storage.objects[self._log.path(BIRTH.seq)] = encode(BIRTH)
-        self._extend(BIRTH, EMPTY)
+        self.storage.objects[self._log.path(FIRST.seq)] = encode(FIRST)
+        self.storage.objects[graph_identity.PATH] = graph_identity.encode(graph_identity.GraphIdentity(BRANCH.ulid))
+        self._extend(FIRST, EMPTY)
 
     @property
     def newest(self) -> CommitObject:

@@ -25,7 +25,18 @@ from tests.model.round_life import Life, Waiting
 from tests.model.round_queues import FOREIGN, QueueOwners, Read, final_path, next_rows, staging_path
 from tests.model.round_requests import request_of
 from tests.model.round_tasks import Crashed, Tasks
-from tests.model.round_terms import KEYS, LATE_ANSWERS, SCHEMA, TABLES, Told, Violation, Weather, Write, any_weather
+from tests.model.round_terms import (
+    KEYS,
+    LATE_ANSWERS,
+    SCHEMA,
+    TABLES,
+    Told,
+    Violation,
+    Weather,
+    Write,
+    any_weather,
+    pin_of,
+)
 from tests.model.round_truth import MEDDLER, Truth
 
 TURMOIL_STEPS = 400
@@ -171,7 +182,7 @@ class World(Truth):
         rows = next_rows(Read(self.storage, self.newest).rows(table), write, before.version + 1)
         path = staging_path(table, transaction)
         self.storage.objects[path] = msgspec.json.encode(rows)
-        return Pin(before.version + 1, transaction, since=0, rows=len(rows), staging=path)
+        return pin_of(table, before.version + 1, transaction, len(rows))
 
     def _put(self, obj: CommitObject) -> None:
         self.storage.put_if_absent(self._log.path(obj.seq), encode(obj), MEDDLER)

@@ -26,8 +26,8 @@ from omniray.engine.base.errors import OmnirayError, TableDrift
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_object import EMBEDDED
+from tests.kit.faulty_store import Crashed
 from tests.model.recovery_world import Runner, World
-from tests.mortal import Crashed
 from tests.recovery.rows import Deed, Rows, delete, insert, load, update
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ

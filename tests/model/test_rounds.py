@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ import pytest
 
 from omniray.coordinator.actors import steps
 from omniray.coordinator.actors.steps import Round, RoundSteps
-from omniray.coordinator.actors.table_queues import Base
 from omniray.coordinator.rounds import machine as rounds
 from omniray.coordinator.rounds.events import Landed
 from omniray.coordinator.rounds.fairness import TenantQueue, Ticket
@@ -28,7 +28,10 @@ from omniray.coordinator.rounds.machine import (
     Rounds,
 )
 from omniray.engine.base.errors import OmnirayError, OutcomeUnknown, StorageError, TableDrift
+from omniray.engine.commit.attempt import Attempt, Attempts
+from omniray.engine.commit.staging import Base
 from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.line import commit_object as line
 from omniray.engine.line import line_end, owner
 from omniray.engine.line.commit_object import CommitObject, Fate
@@ -84,7 +87,7 @@ _ADVANCE, _LANDED, _VOID_FROM, _FAILED, _END = (
     Rounds._advance, Rounds._landed, Rounds._void_from, Rounds._failed, Rounds._end,
 )  # fmt: skip
 _TAKE, _HOLD, _ABANDONED = TenantQueue.take, Rounds._hold, Rounds._abandoned
-_STEPS, _COMMIT, _DRIFTED, _FATE = RoundSteps.__init__, RoundSteps.commit, steps._drifted, line_end.fate
+_STEPS, _COMMIT, _DRIFTED, _FATE = RoundSteps.__init__, RoundSteps.commit, steps._drift, line_end.fate
 
 
 def _taking_for_landed(kind: type[Commit | Confirm]) -> Callable[[Rounds], list[Instruction]]:
@@ -173,7 +176,7 @@ def _stay_in_front(self: TenantQueue, *arguments: Any) -> list[Ticket]:
 
 
 def _keep_epoch(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
-    return replace(line.remark(newest, op_id=op_id), owner=owner)
+    return replace(line.follow_with(newest, line.Remark(op_id)), owner=owner)
 
 
 def _take_doubt_for_failure(self: RoundSteps, work: Round) -> Event:
@@ -213,9 +216,9 @@ def _blame_whoever_touches_anything(work: Round, table_key: str, error: TableDri
     return replace(_DRIFTED(work, table_key, error), blamed=whole)
 
 
-def _discard_quietly(self: RoundSteps, work: Round) -> None:
-    self._queues.drop(list(work.judged.writes))
-    self._executor.submit(self._delete, self._made_for(work))
+def _give_up_unnoticed(self: Attempts, attempt: Attempt) -> Future[None]:
+    self._stager.drop(list(attempt.changes))
+    return self._pool.submit(self._delete, attempt)
 
 
 TWINS = {
@@ -235,7 +238,7 @@ TWINS = {
     "what comes back waits behind the others": (TenantQueue, "put_back", _put_behind),
     "credit is not carried over": (TenantQueue, "take", _forget_credit),
     "a tenant stays in front": (TenantQueue, "take", _stay_in_front),
-    "an id that is in the line is judged anew": (RoundSteps, "_is_known", lambda self, request: False),
+    "an id that is in the line is judged anew": (RecentCommits, "known", lambda self, asked, base: {}),
     "a successor does not know what landed before": (Lineage, "commit_ids", lambda self, newest: iter(())),
     "an unclear put is taken for a failure": (RoundSteps, "commit", _take_doubt_for_failure),
     "a refusal is believed without a look": (line_end, "fate", _believe_every_refusal),
@@ -244,9 +247,9 @@ TWINS = {
     "a round without changes is confirmed unread": (RoundSteps, "confirm", lambda self, work: Landed(work.number)),
     "what is staged on top of a round counts as landed": (Base, "on", _take_a_number_for_a_name),
     "an object is put unannounced": (Sidecars, "put", lambda self, sidecar: None),
-    "the writes of other tables are blamed too": (steps, "_drifted", _blame_whoever_touches_anything),
-    "what a void round made stays": (RoundSteps, "_made_for", lambda self, work: []),
-    "a round that is staged when it is void stays": (RoundSteps, "discard", _discard_quietly),
+    "the writes of other tables are blamed too": (steps, "_drift", _blame_whoever_touches_anything),
+    "what a void round made stays": (Attempts, "_delete", lambda self, attempt: None),
+    "a round that is staged when it is void stays": (Attempts, "give_up", _give_up_unnoticed),
 }
 
 

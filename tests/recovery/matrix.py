@@ -14,13 +14,13 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from bench.s3server import S3Server
 from omniray.engine.base.failpoints import Point
 from omniray.engine.graph import Graph
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.store.s3 import S3Store
 from tests.graphs import new_graph
+from tests.kit.s3server import S3Server
 from tests.recovery.oracle import check_healed, check_kill, observe
 from tests.recovery.rows import Deed
 from tests.recovery.scenarios import BASE, BORN, SCENARIOS, Kill, Scenario, count, die, uri_of

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.s3server import running_server
 from omniray.engine.base.failpoints import Point
+from tests.kit.s3server import running_server
 from tests.recovery.matrix import S3, Disk, Matrix, Template, all_kills, some_kills
 from tests.recovery.scenarios import SCENARIOS, Kill
 from tests.recovery.zygote import Zygote, zygote

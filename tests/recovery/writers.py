@@ -29,7 +29,7 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import Parts
 from tests.healing import add
-from tests.mortal import crash
+from tests.kit.mortal import crash
 from tests.stores import Root
 
 END_TIMEOUT_S = 60

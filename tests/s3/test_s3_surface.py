@@ -13,12 +13,12 @@ import obstore.store
 import pytest
 from botocore.exceptions import ClientError
 
-from bench.s3server import S3Server, running_server, sequential_depth
 from omniray.engine.base.errors import StorageError
 from omniray.engine.store.object_store import Answer
 from omniray.engine.store.open_store import open_store
 from omniray.engine.store.s3_errors import code_of, status_of
 from tests.answering import answering_server, error_body
+from tests.kit.s3server import S3Server, running_server, sequential_depth
 from tests.lance_tables import Recorder, adding, ids, rows, stage
 from tests.stores import Root
 

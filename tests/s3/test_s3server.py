@@ -1,4 +1,4 @@
-"""The benchmarks' S3 server does what S3 does, as far as Lance and s3fs ask."""
+"""The kit's S3 server does what S3 does, as far as Lance and s3fs ask."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.http_core import join_aws_chunks
-from bench.s3_store import LAST_CHARACTER, byte_range, list_page
-from bench.s3server import Fault, LoggedRequest, S3Server, running_server, sequential_depth
+from tests.kit.http_core import join_aws_chunks
+from tests.kit.s3_store import LAST_CHARACTER, byte_range, list_page
+from tests.kit.s3server import Fault, LoggedRequest, S3Server, running_server, sequential_depth
 
 
 @pytest.fixture(scope="module")

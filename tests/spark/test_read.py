@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from bench.s3server import S3Server, running_server
 from tests.graphs import DELETE, insert, new_graph
+from tests.kit.s3server import S3Server, running_server
 from tests.stores import Root
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import lance
 import pytest
 
@@ -13,6 +15,7 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import old_versions as archive
 from tests.graphs import insert, new_graph, people, reopen
+from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
 from tests.stores import Root
 
 TABLE = "nodes/Person.lance"
@@ -97,14 +100,11 @@ def test_a_manifest_that_may_not_have_been_copied_is_not_deleted(
     graph.close()
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 1)
     before = kept(store)
-    monkeypatch.setattr(store, "copy", _fails)
-    with pytest.raises(StorageError):
-        archive.archive(store, TABLE)
+    faulty = FaultyStore(store)
+    faulty.arm(CallFault(Effect.FAIL, frozenset({"copy"})))
+    with pytest.raises(StorageError, match="was made to fail"):
+        archive.archive(cast(ObjectStore, faulty), TABLE)
     assert kept(store) == before
-
-
-def _fails(source: str, target: str) -> bool:
-    raise StorageError("no clear answer")
 
 
 def test_archiving_again_after_a_crash_between_copy_and_delete_finishes_it(
@@ -114,9 +114,10 @@ def test_archiving_again_after_a_crash_between_copy_and_delete_finishes_it(
         insert(graph, f"p{n}")
     graph.close()
     monkeypatch.setattr(archive, "KEPT_VERSIONS", 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "delete_all", lambda paths: None)
-        archive.archive(store, TABLE)
+    mortal = FaultyStore(store)
+    mortal.arm(CallFault(Effect.KILL, frozenset({"delete_all"})))
+    with pytest.raises(Crashed):
+        archive.archive(cast(ObjectStore, mortal), TABLE)
     assert len(kept(store)) == 4
     archive.archive(store, TABLE)
     assert len(kept(store)) == 1

@@ -21,12 +21,6 @@ from tests.graphs import CITY, INSERT_CITY, PERSON, Adding, insert, parts_of, pe
 from tests.stores import Root
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A graph with people, made once and copied for each test."""
-    return with_people(Root(str(tmp_path_factory.mktemp("template")), {})).uri
-
-
 @pytest.fixture
 def store(disk: Root, template: str) -> ObjectStore:
     shutil.copytree(template, f"{disk.uri}/graph")

@@ -20,10 +20,9 @@ from omniray.engine.line.owner import Incarnation
 from omniray.engine.line.prune import prune
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writer import Writer
-from tests.faults.store import Effect, FaultyStore, StoreFault
-from tests.graphs import INSERT, create_store, parts_of, people
-from tests.mortal import Crashed, MortalStore, dying_at
-from tests.stores import Root
+from tests.graphs import INSERT, parts_of, people
+from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
+from tests.kit.mortal import dying_at
 
 Ask = Callable[[Graph, str, str], WriteResult]
 
@@ -48,11 +47,6 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 
 @pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
 def graph(store: ObjectStore) -> Iterator[Graph]:
     with omniray.open(store.uri) as found:
         yield found
@@ -60,7 +54,7 @@ def graph(store: ObjectStore) -> Iterator[Graph]:
 
 def crash(store: ObjectStore, point: Point, ask: Ask, txn_id: str) -> None:
     """A process dies at a point of a write, and its caller is never answered."""
-    mortal = MortalStore(store)
+    mortal = FaultyStore(store)
     with dying_at(mortal, point), Graph(cast(ObjectStore, mortal), read_only=False) as graph:
         ask(graph, txn_id, "ann")
     assert mortal.is_dead
@@ -186,8 +180,8 @@ def test_an_unknown_outcome_carries_the_id_by_which_it_is_found_out(
     faulty, txn_id = FaultyStore(store), new_ulid()
 
     def lose_the_answer() -> None:
-        faulty.arm(StoreFault(effect, frozenset({"put_if_absent"}), path_contains="__commits"))
-        faulty.arm(StoreFault(Effect.FAIL, frozenset({"get"}), path_contains="__commits"))
+        faulty.arm(CallFault(effect, frozenset({"put_if_absent"}), path_contains="__commits"))
+        faulty.arm(CallFault(Effect.FAIL, frozenset({"get"}), path_contains="__commits"))
 
     with Graph(cast(ObjectStore, faulty), read_only=False) as graph:
         with armed({Point.C_BEFORE_PUT: Action(lose_the_answer)}), pytest.raises(OutcomeUnknown) as unknown:
@@ -280,7 +274,7 @@ def test_where_no_try_can_be_kept_from_landing_the_outcome_is_unknown_and_nothin
 
 def test_a_process_that_is_dead_itself_can_do_nothing(store: ObjectStore, ask: Ask) -> None:
     """What these tests rest on: the store of a process that died lets nothing through."""
-    mortal = MortalStore(store)
+    mortal = FaultyStore(store)
     graph = Graph(cast(ObjectStore, mortal), read_only=False)
     with pytest.raises(Crashed):
         mortal.die()

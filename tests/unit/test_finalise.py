@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import lance
 import pytest
 
-from omniray.engine.base.errors import InvariantViolation, NotFinalised, OmnirayError, StorageError, TableDrift
+from omniray.engine.base.errors import InvariantViolation, NotFinalised, StorageError, TableDrift
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.commit import phase_d as finalise
 from omniray.engine.line.commit_log import CommitLog
@@ -26,22 +26,10 @@ from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.final_names import FinalName, give_final_name, observe_final_name, wait_for_final_name
 from omniray.engine.tables.version_names import final_name
 from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of
+from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
 from tests.stores import Root
 
 DAY_US = 24 * 3600 * 10**6
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def parts(store: ObjectStore) -> Iterator[Parts]:
-    parts = parts_of(store)
-    yield parts
-    with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
-        parts.close()
 
 
 class NoPhaseD:
@@ -126,36 +114,29 @@ def test_a_version_with_neither_name_is_an_invariant_violation(store: ObjectStor
         give_final_name(store, PERSON, pin)
 
 
-def test_a_name_that_appears_between_the_two_looks_is_found(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_appears_between_the_two_looks_is_found(store: ObjectStore) -> None:
     """Another process gives the final name and deletes the staging name just before we copy."""
     pin = commit_and_die(store, "ann")
-    copy = store.copy_if_absent
 
-    def overtaken(source: str, target: str) -> Answer | None:
-        copy(source, target)
-        store.delete(source)
-        return copy(source, target)
+    def overtake() -> None:
+        assert pin.staging is not None
+        give_final_name(store, PERSON, pin)
+        store.delete(pin.staging)
 
-    monkeypatch.setattr(store, "copy_if_absent", overtaken)
-    give_final_name(store, PERSON, pin)
+    overtaken = FaultyStore(store)
+    overtaken.arm(CallFault(Effect.PAUSE, frozenset({"copy_if_absent"}), pause=overtake))
+    give_final_name(cast(ObjectStore, overtaken), PERSON, pin)
     assert plain_names(store) == ["ann"]
 
 
-def test_unclear_answers_are_asked_again_and_then_told(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unclear_answers_are_asked_again_and_then_told(store: ObjectStore) -> None:
     pin = commit_and_die(store, "ann")
-    copy, answers = store.copy_if_absent, [Answer.UNCLEAR, Answer.UNCLEAR]
-
-    def unclear_twice(source: str, target: str) -> Answer | None:
-        return answers.pop() if answers else copy(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "copy_if_absent", lambda *_: Answer.UNCLEAR)
-        with pytest.raises(StorageError, match="no clear answer"):
-            give_final_name(store, PERSON, pin)
-    monkeypatch.setattr(store, "copy_if_absent", unclear_twice)
-    give_final_name(store, PERSON, pin)
+    silent, hesitant = FaultyStore(store), FaultyStore(store)
+    silent.arm(CallFault(Effect.UNCLEAR, frozenset({"copy_if_absent"}), times=ALWAYS))
+    with pytest.raises(StorageError, match="no clear answer"):
+        give_final_name(cast(ObjectStore, silent), PERSON, pin)
+    hesitant.arm(CallFault(Effect.UNCLEAR, frozenset({"copy_if_absent"}), times=2))
+    give_final_name(cast(ObjectStore, hesitant), PERSON, pin)
     assert plain_names(store) == ["ann"]
 
 
@@ -288,18 +269,19 @@ def test_flush_with_nothing_to_do_returns(parts: Parts) -> None:
     parts.finaliser.flush()
 
 
-def test_flush_says_what_stood_in_the_way_and_tries_again_the_next_time(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flush_says_what_stood_in_the_way_and_tries_again_the_next_time(store: ObjectStore) -> None:
+    faulty = FaultyStore(store)
+    parts = parts_of(cast(ObjectStore, faulty))
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
     parts.finaliser.flush()
-    with monkeypatch.context() as patch:
-        patch.setattr(parts.store, "copy_if_absent", _down)
-        parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
-        with pytest.raises(StorageError, match="the store is down"):
-            parts.finaliser.flush()
+    faulty.arm(CallFault(Effect.FAIL, frozenset({"copy_if_absent"}), times=ALWAYS))
+    parts.writer.commit(Adding(parts.schema, {PERSON: ["bob"]}))
+    with pytest.raises(StorageError, match="was made to fail"):
+        parts.finaliser.flush()
+    faulty.disarm()
     parts.finaliser.flush()
-    assert plain_names(parts.store) == ["ann", "bob"]
+    assert plain_names(store) == ["ann", "bob"]
+    parts.close()
 
 
 def _down(*_: object) -> Answer:
@@ -357,11 +339,15 @@ def test_a_writer_that_learnt_of_drift_behind_its_commit_writes_to_that_table_no
     parts.writer.commit(Adding(parts.schema, {CITY: ["oslo"]}))
 
 
-def test_a_staging_name_that_can_t_be_deleted_is_no_failure(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts.store, "delete_all", _down)
+def test_a_staging_name_that_can_t_be_deleted_is_no_failure(store: ObjectStore) -> None:
+    faulty = FaultyStore(store)
+    faulty.arm(CallFault(Effect.FAIL, frozenset({"delete_all"}), times=ALWAYS))
+    parts = parts_of(cast(ObjectStore, faulty))
     parts.writer.commit(Adding(parts.schema, {PERSON: ["ann"]}))
     parts.finaliser.flush()
-    assert plain_names(parts.store) == ["ann"]
+    assert plain_names(store) == ["ann"]
+    faulty.disarm()
+    parts.close()
 
 
 # Sidecars

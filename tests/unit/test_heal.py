@@ -6,7 +6,7 @@ A process dies somewhere, another one recovers, and afterwards `wounds` finds no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -27,23 +27,11 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writes.lease import Lease
 from tests.foreign import append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, insert, parts_of, people
-from tests.healing import add, everybody_is_dead, left_by, outcomes, processes_on, recovered, staged_versions, wounds
-from tests.mortal import crash
+from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staged_versions, wounds
+from tests.kit.mortal import crash
 from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
-    """Opens the graph as one more process, which takes every operation's owner for dead."""
-    with processes_on(store) as open_one:
-        yield open_one
 
 
 # What is found, and what is done about it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,26 +24,13 @@ from omniray.engine.recovery.rules import Decision, TableFacts
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.final_names import observe_final_name
-from tests.faults.store import Effect, FaultyStore, StoreFault
 from tests.foreign import commit_and_die, plain_ids
-from tests.graphs import PERSON, Parts, create_store, parts_of
-from tests.healing import add, left_by, outcomes, processes_on, recovered, staged_versions, wounds
-from tests.mortal import Crashed, bury, mortal
-from tests.stores import Root
+from tests.graphs import PERSON, Parts, parts_of
+from tests.healing import add, left_by, outcomes, recovered, staged_versions, wounds
+from tests.kit.faulty_store import CallFault, Crashed, Effect, FaultyStore
+from tests.kit.mortal import bury, mortal
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
-    """Opens the graph as one more process, which takes every operation's owner for dead."""
-    with processes_on(store) as open_one:
-        yield open_one
 
 
 def _decide_without_raising(operation: Any, classes: Any, decide: Any = heal.decide) -> Decision:
@@ -149,7 +136,7 @@ def test_a_phase_d_that_is_finished_while_recovery_looks_is_no_violation(
         quick.close()
 
     watched = FaultyStore(store)
-    watched.arm(StoreFault(Effect.PAUSE, frozenset({"get"}), path_contains=".manifest-", pause=finish))
+    watched.arm(CallFault(Effect.PAUSE, frozenset({"get"}), path_contains=".manifest-", pause=finish))
     healer = opened(cast(ObjectStore, watched))
     if not has_guard:
         with pytest.raises(InvariantViolation):

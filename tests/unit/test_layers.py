@@ -188,7 +188,8 @@ def test_the_walker_finds_a_planted_import_between_packages(module: str, source:
         ("workers", "from engine.base.errors import Conflict"),
         ("coordinator", "import engine"),
         ("coordinator", "from . import cli"),
-        ("coordinator", "from bench.s3server import running_server"),
+        ("coordinator", "from bench.measure import Figure"),
+        ("coordinator", "from tests.kit.s3server import running_server"),
     ],
 )
 def test_the_walker_finds_a_planted_import(layer: str, source: str) -> None:

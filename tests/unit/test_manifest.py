@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import lance
 import pytest
@@ -25,6 +26,7 @@ from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import old_versions as archive
 from omniray.engine.tables.empty_table import FIRST_MANIFEST
+from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
 from tests.lines import BEGIN, PERSON, birth, line, recovered
 from tests.stores import Root
 
@@ -112,18 +114,15 @@ def test_a_creation_that_was_cut_short_is_finished_by_the_next_fold(store: Direc
 
 
 def test_a_creation_whose_answers_are_lost_is_put_again_and_a_silent_store_is_named(store: DirectoryStore) -> None:
-    put, lost = store.put_if_absent, iter([True, False, True, False])
-
-    def losing(path: str, data: bytes) -> Answer:
-        answer = put(path, data)
-        return Answer.UNCLEAR if next(lost) else answer
-
-    store.put_if_absent = losing  # type: ignore[method-assign]
-    assert Manifest(store, "main").fold(line(1)) == 1
-    store.put_if_absent = lambda path, data: Answer.UNCLEAR  # type: ignore[method-assign]
+    losing, silent = FaultyStore(store), FaultyStore(store)
+    for nth in (1, 3):
+        losing.arm(CallFault(Effect.LOSE, frozenset({"put_if_absent"}), nth=nth))
+    assert Manifest(cast(ObjectStore, losing), "main").fold(line(1)) == 1
+    assert [fault.met for fault in losing.faults] == [4, 4]
+    silent.arm(CallFault(Effect.UNCLEAR, frozenset({"put_if_absent"}), times=ALWAYS))
     shutil.rmtree(store.root / "__manifest")
     with pytest.raises(StorageError, match="no clear answer"):
-        Manifest(store, "main").fold(line(1))
+        Manifest(cast(ObjectStore, silent), "main").fold(line(1))
 
 
 def test_versions_have_the_names_that_list_newest_first(store: DirectoryStore) -> None:

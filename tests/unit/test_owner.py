@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,9 @@ from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, unlawful
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead, refuse_stranger, release, take_over
 from omniray.engine.store.object_store import Answer, ObjectStore
-from tests.graphs import INSERT, PERSON, Adding, Parts, create_store, files_below, insert, people
-from tests.healing import everybody_is_dead, left_by, outcomes, processes_on, recovered, wounds
-from tests.mortal import crash
-from tests.stores import Root
+from tests.graphs import INSERT, PERSON, Adding, Parts, files_below, insert, people
+from tests.healing import everybody_is_dead, left_by, outcomes, recovered, wounds
+from tests.kit.mortal import crash
 
 A, B = (str(Incarnation.new(f"ray://{name}:6379")) for name in "ab")
 DEAD_ON_THIS_MACHINE = str(Incarnation(new_ulid(), replace(this_process(), started="long ago"), "ray://gone:6379"))
@@ -28,14 +27,9 @@ ON_ANOTHER_MACHINE = str(Incarnation(new_ulid(), Process("elsewhere", 1, "long a
 
 
 @pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
-    with processes_on(store) as open_one:
-        yield lambda owner=EMBEDDED: open_one(owner=owner, is_dead=lambda sidecar: False)
+def opened(opened: Callable[..., Parts]) -> Callable[..., Parts]:
+    """Opens the graph as one more process, for an owner."""
+    return lambda owner=EMBEDDED: opened(owner=owner, is_dead=lambda sidecar: False)
 
 
 def owned_by(opened: Callable[..., Parts], owner: str) -> Parts:

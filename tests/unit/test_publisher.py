@@ -56,14 +56,8 @@ from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
-from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, create_store, parts_of
+from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, parts_of
 from tests.healing import staged_versions, wounds
-from tests.stores import Root
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
 
 
 @pytest.fixture(autouse=True)

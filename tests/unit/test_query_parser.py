@@ -27,6 +27,7 @@ from omniray.engine.query.statements import (
 )
 from omniray.engine.schema.grammar import TEXT_BYTES_MAX
 from omniray.engine.schema.types import Annotation, ListType, Scalar, ScalarType, VectorType
+from tests.parsing import assert_refused_at
 
 STRING = ScalarType(Scalar.STRING)
 
@@ -208,15 +209,7 @@ UNREADABLE = {
 def test_an_unreadable_query_is_refused_at_its_place_in_plain_words(
     text: str, line: int, column: int, message: str, expected: list[str]
 ) -> None:
-    with pytest.raises(ParseError) as refused:
-        parse_queries(text)
-    error = refused.value
-    assert (error.facts["line"], error.facts["column"]) == (line, column)
-    assert message in error.message
-    for one in expected:
-        assert any(said.startswith(one) for said in error.facts["expected"])
-    if not expected:
-        assert error.facts["expected"] == []
+    assert_refused_at(parse_queries, text, line, column, message, expected)
 
 
 def test_a_text_of_more_than_a_mebibyte_is_refused_unread() -> None:

@@ -13,7 +13,6 @@ from omniray.engine.schema.types import ID
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.storage import StagedRows, TableStorage
 from omniray.engine.tables.table import Table
-from omniray.engine.writes import row_sink
 from omniray.engine.writes.row_sink import RowSink
 from tests.graphs import SCHEMA, files_below, new_graph, rows_of
 from tests.stores import Root
@@ -51,12 +50,11 @@ MakeSink = Callable[..., RowSink]
 
 
 @pytest.fixture
-def new_sink(storage: Storage, table: Table, monkeypatch: pytest.MonkeyPatch) -> MakeSink:
+def new_sink(storage: Storage, table: Table) -> MakeSink:
     """Makes sinks that hold two rows in memory and stage more of them."""
-    monkeypatch.setattr(row_sink, "INLINE_ROWS_MAX", 2)
 
     def make(announce: Callable[[Table], int] = lambda table: ANNOUNCED_US) -> RowSink:
-        return RowSink(PERSON, storage, lambda key: table, announce)
+        return RowSink(PERSON, storage, lambda key: table, announce, inline_rows_max=2)
 
     return make
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,10 @@ from omniray.engine.tables.old_versions import newest_version
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.tables.version_names import final_name
 from tests.foreign import NoPhaseD, append, commit_and_die, plain, plain_ids, repair_of
-from tests.graphs import CITY, PERSON, Adding, Parts, create_store, parts_of, rows_of
-from tests.healing import add, left_by, processes_on, recovered, wounds
+from tests.graphs import CITY, PERSON, Adding, Parts, parts_of, rows_of
+from tests.healing import add, left_by, recovered, wounds
+from tests.kit.mortal import bury, crash, mortal
 from tests.lines import line
-from tests.mortal import bury, crash, mortal
 from tests.stores import Root
 
 COORDINATOR = str(Incarnation.new("ray://head:6379"))
@@ -58,15 +58,9 @@ with_twin = pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", 
 
 
 @pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
+def opened(opened: Callable[..., Parts]) -> Callable[..., Parts]:
     """Opens the graph as one more process."""
-    with processes_on(store) as open_one:
-        yield lambda **options: open_one(**{"is_dead": lambda sidecar: False, **options})
+    return lambda **options: opened(**{"is_dead": lambda sidecar: False, **options})
 
 
 def write(parts: Parts, name: str, table_key: str = PERSON) -> Adding:

@@ -32,6 +32,7 @@ from omniray.engine.schema.types import (
     Unique,
     VectorType,
 )
+from tests.parsing import assert_refused_at
 from tests.strategies import schemas
 
 STRING, I32 = ScalarType(Scalar.STRING), ScalarType(Scalar.I32)
@@ -329,15 +330,7 @@ UNREADABLE = {
 def test_an_unreadable_schema_is_refused_at_its_place_in_plain_words(
     text: str, line: int, column: int, message: str, expected: list[str]
 ) -> None:
-    with pytest.raises(ParseError) as refused:
-        parse_schema(text)
-    error = refused.value
-    assert (error.facts["line"], error.facts["column"]) == (line, column)
-    assert message in error.message
-    for one in expected:
-        assert any(said.startswith(one) for said in error.facts["expected"])
-    if not expected:
-        assert error.facts["expected"] == []
+    assert_refused_at(parse_schema, text, line, column, message, expected)
 
 
 def test_the_message_shows_the_line_with_a_caret_under_the_place() -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -24,25 +21,12 @@ from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.sidecar import FOLDER, Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.recovery.recoverer import SETTLED_S
 from omniray.engine.store.object_store import ObjectStore
-from tests.faults.store import Effect, FaultyStore, StoreFault
-from tests.graphs import Parts, create_store, parts_of
-from tests.healing import add, left_by, outcomes, processes_on, recovered, staged_versions
-from tests.stores import Root
+from tests.graphs import Parts, parts_of
+from tests.healing import add, left_by, outcomes, recovered, staged_versions
+from tests.kit.faulty_store import CallFault, Effect, FaultyStore
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
 PUT_TRIES = 4
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
-    """Opens the graph as one more process, which takes every operation's owner for dead."""
-    with processes_on(store) as open_one:
-        yield open_one
 
 
 ONE = Sidecar(
@@ -132,28 +116,12 @@ def test_a_sidecar_of_our_own_is_not_read(store: ObjectStore) -> None:
     assert "get" not in [call.method for call in watched.calls]
 
 
-_LOOKED_AT_BY_IMPORT = """
-from omniray.engine.line.commit_object import AcceptedSchema, Commit, CommitObject, Pin, Recovery
-from omniray.engine.history.accepted_schema import SchemaState
-from omniray.engine.line.sidecar import Process, Sidecar, SidecarIntent, SidecarTable
-types = {AcceptedSchema, Commit, CommitObject, Pin, Recovery, SchemaState}
-types |= {Process, Sidecar, SidecarIntent, SidecarTable}
-assert all("__msgspec_cache__" in type.__dict__ for type in types)
-"""
-
-
-def test_what_threads_read_at_once_was_looked_at_before_any_of_them_runs() -> None:
-    """Msgspec looks at a type when it first decodes one; where two threads came to that at once, a process crashed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", _LOOKED_AT_BY_IMPORT], env=environment, check=True)
-
-
 # The faults of sidecar I/O
 
 
 def faulty(store: ObjectStore, effect: Effect, method: str, path: str = FOLDER, times: int = 1) -> FaultyStore:
     broken = FaultyStore(store)
-    broken.arm(StoreFault(effect, frozenset({method}), path_contains=path, times=times))
+    broken.arm(CallFault(effect, frozenset({method}), path_contains=path, times=times))
     return broken
 
 

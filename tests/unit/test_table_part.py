@@ -26,7 +26,7 @@ SOME, MANY = 3, 40
 
 
 @pytest.fixture(autouse=True)
-def _few_rows_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_rows_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_part, "INLINE_ROWS_MAX", 10)
 
 

@@ -139,16 +139,16 @@ def test_versions_are_staged_on_top_of_staged_ones(storage: TableStorage, store:
         assert ids(plain(storage)) == list(seen)
 
 
-def test_a_staged_version_on_s3_is_invisible_too(s3: Root) -> None:
-    store = open_store(f"{s3.uri}/graph", s3.storage_options)
+def test_a_staged_version_is_invisible_until_it_has_its_final_name(any_root: Root) -> None:
+    store = open_store(f"{any_root.uri}/graph", any_root.storage_options)
     storage = TableStorage(store)
     table = born(storage, store)
     staged = commit(storage, table, storage.stage_append(table, people("ann")))
-    reader = lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)
+    reader = lance.dataset(storage.uri(PERSON), storage_options=any_root.storage_options)
     assert (reader.version, ids(staged.table)) == (1, ["ann"])
     assert staged.staging.startswith("nodes/Person.lance/_versions/")
     finalise(store, staged)
-    assert ids(lance.dataset(storage.uri(PERSON), storage_options=s3.storage_options)) == ["ann"]
+    assert ids(lance.dataset(storage.uri(PERSON), storage_options=any_root.storage_options)) == ["ann"]
     again = TableStorage(store).open(PERSON, 2, staged.transaction, 1)
     assert ids(again) == ["ann"]
 

@@ -16,7 +16,7 @@ from omniray.engine.line.line_end import EXTEND_TRIES_MAX, RETENTION_S, UNCLEAR_
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import Clock
-from tests.lines import birth, commit
+from tests.lines import answering, birth, commit, unreadable
 from tests.stores import Root
 
 
@@ -105,38 +105,17 @@ def test_who_was_fenced_can_tell_it_from_somebody_who_was_faster(opened: OpenTip
 # Unclear answers
 
 
-def answering(putter: Putter, *answers: Answer | Exception, apply: bool) -> None:
-    """Puts give these answers, then true ones; with `apply` the first of them takes effect all the same."""
-    put, script = putter.log.put, list(answers)
-
-    def scripted(obj: CommitObject) -> Answer:
-        if not script:
-            return put(obj)
-        if apply and len(script) == len(answers):
-            CommitLog(putter.store, MAIN_BRANCH).put(obj)
-        answer = script.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    putter.log.put = scripted  # type: ignore[method-assign]
-
-
-def _unreadable(seq: int) -> CommitObject:
-    raise StorageError("the store is down")
-
-
 @pytest.mark.parametrize("apply", [True, False], ids=["it had landed", "it had not landed"])
 def test_an_unclear_answer_is_cleared_up_by_reading_and_the_same_object_put_again(opened: OpenTip, apply: bool) -> None:
     putter = opened()
-    answering(putter, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
+    answering(putter.log, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
     assert putter.in_line() == ["op-1", "op-2"]
 
 
 def test_our_own_success_that_comes_back_as_a_refusal_is_a_success(opened: OpenTip) -> None:
     putter = opened()
-    answering(putter, Answer.REFUSED, apply=True)
+    answering(putter.log, Answer.REFUSED, apply=True)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
     assert putter.tip.newest.op_id == "op-2"
 
@@ -144,13 +123,13 @@ def test_our_own_success_that_comes_back_as_a_refusal_is_a_success(opened: OpenT
 def test_an_unclear_answer_to_a_put_that_lost_is_a_loss(opened: OpenTip) -> None:
     slow, fast = opened(), opened()
     fast.add(1)
-    answering(slow, Answer.UNCLEAR, apply=False)
+    answering(slow.log, Answer.UNCLEAR, apply=False)
     assert slow.tip.put(slow.next(20)) is Fate.LOST
 
 
 def test_a_clear_refusal_of_the_first_put_is_told_at_once(opened: OpenTip) -> None:
     putter = opened()
-    answering(putter, StorageError("access denied"), apply=False)
+    answering(putter.log, StorageError("access denied"), apply=False)
     with pytest.raises(StorageError, match="access denied") as refusal:
         putter.tip.put(putter.next(2))
     assert not isinstance(refusal.value, OutcomeUnknown)
@@ -160,7 +139,7 @@ def test_a_clear_refusal_of_the_first_put_is_told_at_once(opened: OpenTip) -> No
 def test_a_refusal_that_hides_a_success_is_a_success(opened: OpenTip) -> None:
     """The SDK lost the answer, tried again with a token that had expired, and told of the second try alone."""
     putter = opened()
-    answering(putter, StorageError("the session token has expired"), apply=True)
+    answering(putter.log, StorageError("the session token has expired"), apply=True)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
 
 
@@ -168,15 +147,15 @@ def test_a_refusal_behind_which_nobody_can_look_is_an_unknown_outcome(
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     putter = opened()
-    answering(putter, StorageError("the session token has expired"), apply=True)
-    monkeypatch.setattr(putter.log, "read", _unreadable)
+    answering(putter.log, StorageError("the session token has expired"), apply=True)
+    monkeypatch.setattr(putter.log, "read", unreadable)
     with pytest.raises(OutcomeUnknown):
         putter.tip.put(putter.next(2))
 
 
 def test_a_clear_refusal_after_an_unclear_answer_clears_nothing_up(opened: OpenTip) -> None:
     putter = opened()
-    answering(putter, Answer.UNCLEAR, StorageError("access denied"), apply=False)
+    answering(putter.log, Answer.UNCLEAR, StorageError("access denied"), apply=False)
     assert putter.tip.put(putter.next(2)) is Fate.LANDED
     assert putter.in_line() == ["op-1", "op-2"]
 
@@ -186,8 +165,8 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_that_names_the_commi
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch, apply: bool
 ) -> None:
     putter = opened()
-    answering(putter, *[Answer.UNCLEAR] * 1000, apply=apply)
-    monkeypatch.setattr(putter.log, "read", _unreadable)
+    answering(putter.log, *[Answer.UNCLEAR] * 1000, apply=apply)
+    monkeypatch.setattr(putter.log, "read", unreadable)
     with pytest.raises(OutcomeUnknown, match=r"graph\.outcome") as unknown:
         putter.tip.put(putter.next(2))
     assert unknown.value.facts == {"txn_id": "commit-000002"}
@@ -199,8 +178,8 @@ def test_an_object_without_commits_whose_answer_stays_unclear_is_named_by_its_op
     opened: OpenTip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     putter = opened()
-    answering(putter, *[Answer.UNCLEAR] * 1000, apply=False)
-    monkeypatch.setattr(putter.log, "read", _unreadable)
+    answering(putter.log, *[Answer.UNCLEAR] * 1000, apply=False)
+    monkeypatch.setattr(putter.log, "read", unreadable)
     with pytest.raises(OutcomeUnknown) as unknown:
         putter.tip.put(remark(birth(), op_id="remark"))
     assert unknown.value.facts == {"txn_id": "remark"}

@@ -12,7 +12,6 @@ import lance
 import pyarrow as pa
 import pytest
 
-from bench.s3server import Fault, S3Server, running_server
 from omniray.engine.base.errors import (
     ConstraintViolation,
     ExpectedVersionMismatch,
@@ -32,13 +31,8 @@ from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.writer import COMMIT_TIMEOUT_S
-from tests.graphs import CITY, PERSON, Adding, Parts, create_store, files_below, parts_of
-from tests.stores import Root
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
+from tests.graphs import CITY, PERSON, Adding, Parts, files_below, parts_of
+from tests.lines import answering, unreadable
 
 
 @pytest.fixture
@@ -367,29 +361,12 @@ def test_a_write_whose_sidecar_can_t_be_put_aborts_and_leaves_nothing(
 # Unclear answers
 
 
-def answering(parts: Parts, *answers: Answer | Exception, apply: bool) -> None:
-    """Puts give these answers, then true ones; with `apply` the first of them takes effect all the same."""
-    put, script = parts.log.put, list(answers)
-
-    def scripted(obj: CommitObject) -> Answer:
-        if not script:
-            return put(obj)
-        if apply and len(script) == len(answers):
-            CommitLog(parts.store, parts.log.branch).put(obj)
-        answer = script.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    parts.log.put = scripted  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize("apply", [True, False], ids=["it had landed", "it had not landed"])
 def test_an_unclear_answer_is_cleared_up_by_reading_and_the_write_lands_once(
     opened: Callable[[], Parts], apply: bool
 ) -> None:
     parts = opened()
-    answering(parts, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
+    answering(parts.log, Answer.UNCLEAR, Answer.UNCLEAR, apply=apply)
     intent = add(parts, "ann")
     assert parts.rows() == ["ann"]
     assert parts.commit_ids() == [intent.commit_id]
@@ -401,10 +378,10 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_with_its_id_and_noth
     opened: Callable[[], Parts], store: ObjectStore, monkeypatch: pytest.MonkeyPatch, apply: bool
 ) -> None:
     parts = opened()
-    answering(parts, *[Answer.UNCLEAR] * 1000, apply=apply)
+    answering(parts.log, *[Answer.UNCLEAR] * 1000, apply=apply)
     intent = Adding(parts.schema, {PERSON: ["ann"]})
     with monkeypatch.context() as patch:
-        patch.setattr(parts.log, "read", _unreadable)
+        patch.setattr(parts.log, "read", unreadable)
         with pytest.raises(OutcomeUnknown) as unknown:
             parts.writer.commit(intent)
     assert unknown.value.facts == {"txn_id": intent.commit_id}
@@ -416,34 +393,6 @@ def test_an_answer_that_stays_unclear_is_an_unknown_outcome_with_its_id_and_noth
     other = opened()
     add(other, "bob")
     assert other.rows() == (["ann", "bob"] if apply else ["bob"])
-
-
-def _unreadable(seq: int) -> CommitObject:
-    raise StorageError("the store is down")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_server() as server:
-        server.create_bucket("bucket")
-        yield server
-
-
-@pytest.mark.parametrize("kind", ["refused", "refused_after", "cut", "cut_after"])
-def test_a_fault_in_the_commit_s_put_on_s3_makes_the_write_land_exactly_once(server: S3Server, kind: Any) -> None:
-    """Fault: the put of the commit object fails, before or after it took effect. Oracle: the line and the table."""
-    parts = parts_of(create_store(Root("s3://bucket", server.storage_options), kind))
-    server.reset()
-    server.add_fault(Fault("PUT", "__commits/", kind))
-    intent = add(parts, "ann")
-    assert any(r.method == "PUT" and "__commits/" in r.target and r.status in (0, 500) for r in server.requests())
-    assert parts.commit_ids() == [intent.commit_id]
-    parts.close()
-    fresh = parts_of(parts.store)
-    assert fresh.rows() == ["ann"]
-    add(fresh, "bob")
-    assert fresh.rows() == ["ann", "bob"]
-    fresh.close()
 
 
 # Sleepers

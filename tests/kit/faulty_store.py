@@ -1,16 +1,22 @@
-"""A store that fails on demand, around any other: for tests that need no server between the engine and its storage."""
+"""A store that fails on demand, around any other: for tests that need no server between the engine and its storage.
+
+What goes wrong is told as data: which calls, and how. It is also the store of a process that can die within a test's
+own process: once dead, every call ends the caller, so that no handler of an error, and no thread that goes on, can do
+what a killed process could not. What Lance writes by itself is only staged.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.store.object_store import Answer, ObjectStore, StoredFile
 
 T = TypeVar("T")
+ALWAYS = 1_000_000_000  # as the times that a fault is met
 
 
 class Effect(StrEnum):
@@ -20,6 +26,11 @@ class Effect(StrEnum):
     UNCLEAR = "unclear"  # nothing happened, and the answer is unclear, or a StorageError where a method has none such
     LOSE = "lose"  # it happened, and the answer is likewise
     PAUSE = "pause"  # a callback runs first, then it happens
+    KILL = "kill"  # the process dies, and nothing happened
+
+
+class Crashed(BaseException):
+    """The process has died. No error: nothing in the system may handle it."""
 
 
 class NoAnswer(StorageError):
@@ -35,7 +46,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class StoreFault:
+class CallFault:
     """Breaks the `nth` call that fits, and the `times` - 1 that fit after it: of these methods, or of any."""
 
     effect: Effect
@@ -60,15 +71,21 @@ class FaultyStore:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.calls: list[Call] = []
-        self.faults: list[StoreFault] = []
+        self.faults: list[CallFault] = []
+        self.is_dead = False
 
-    def arm(self, fault: StoreFault) -> StoreFault:
+    def arm(self, fault: CallFault) -> CallFault:
         """Calls are counted from here on."""
         self.faults.append(fault)
         return fault
 
     def disarm(self) -> None:
         self.faults.clear()
+
+    def die(self) -> NoReturn:
+        """End the process that reaches the store through this one."""
+        self.is_dead = True
+        raise Crashed("here")
 
     @property
     def uri(self) -> str:
@@ -135,6 +152,8 @@ class FaultyStore:
         self.inner.close()
 
     def _pass_on(self, method: str, path: str, call: Callable[[], T]) -> T:
+        if self.is_dead:
+            raise Crashed(method)
         seen = Call(method, path)
         self.calls.append(seen)
         struck = [fault for fault in self.faults if fault.meets(seen)]  # each one counts, also behind the first
@@ -146,6 +165,8 @@ class FaultyStore:
                 return call()
             case Effect.FAIL:
                 raise StorageError(f"{method} {path} was made to fail", path=path)
+            case Effect.KILL:
+                self.die()
             case Effect.LOSE:
                 call()
         raise NoAnswer(f"the answer to {method} {path} was lost", path=path)

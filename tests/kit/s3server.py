@@ -1,6 +1,6 @@
 """An S3 server in memory, for benchmarks and fault tests: it adds latency, counts every request, and fails on demand.
 
-    python -m bench.s3server --port 9000 --delay-ms 20
+    python -m tests.kit.s3server --port 9000 --delay-ms 20
 
 A request takes effect after half of the delay and is answered after the other half, as over a network. One event loop
 serves all connections, and no await lies between a condition's check and its effect, so exactly one of two racing
@@ -29,8 +29,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.http_core import Request, Response, read_request
-from bench.s3_store import Store, object_counts, refusal, total_bytes
+from tests.kit.http_core import Request, Response, read_request
+from tests.kit.s3_store import Store, object_counts, refusal, total_bytes
 
 CONTROL = "/__control/"
 START_TIMEOUT_S = 30
@@ -224,8 +224,8 @@ class S3Server:
 @contextmanager
 def running_server(delay_ms: float = 0) -> Iterator[S3Server]:
     """A server in a process of its own, on a port that was free, gone when the block ends or this process does."""
-    command = [sys.executable, "-m", "bench.s3server", "--port", "0", "--delay-ms", str(delay_ms), "--until-eof"]
-    repository = Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-m", "tests.kit.s3server", "--port", "0", "--delay-ms", str(delay_ms), "--until-eof"]
+    repository = Path(__file__).resolve().parents[2]
     with subprocess.Popen(command, cwd=repository, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 
 import omniray
-from bench.s3server import S3Server, running_server
-from omniray.coordinator.stress.fault_proxy import FaultProxy, StoreFault, Weather, running_proxy
+from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
 from omniray.coordinator.stress.operation import SCHEMA, Account
+from omniray.coordinator.stress.request_faults import RequestFault, Seen, StoreFault, Weather
+from tests.kit.s3server import S3Server
 
 TIMEOUT_S = 30
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_server() as server:
-        server.create_bucket("bucket")
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +27,8 @@ def running(server: S3Server) -> Iterator[FaultProxy]:
 @pytest.fixture
 def proxy(running: FaultProxy) -> Iterator[FaultProxy]:
     yield running
-    _set_weather(running, None)
-
-
-def _set_weather(proxy: FaultProxy, weather: Weather | None) -> None:
-    """Change the weather, and wait until the change has been heard: a request is answered as it should be."""
-    proxy.set_weather(weather)
-    expected = {StoreFault.INTERNAL_ERROR: 500, StoreFault.SLOW_DOWN: 503}.get(weather.fault if weather else None, 404)
-    while weather is None or weather.fault in (StoreFault.INTERNAL_ERROR, StoreFault.SLOW_DOWN):
-        if _ask(proxy.endpoint, "GET", "/bucket/missing").status == expected:
-            return
+    running.set_weather(None)
+    running.disarm()
 
 
 def _ask(endpoint: str, method: str, path: str, body: bytes = b"", **headers: str) -> Any:
@@ -103,7 +89,7 @@ def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(server: S3Server,
 def test_a_refused_request_has_no_effect(
     server: S3Server, proxy: FaultProxy, fault: StoreFault, status: int, code: bytes
 ) -> None:
-    _set_weather(proxy, Weather(fault, 1.0))
+    proxy.set_weather(Weather(fault, 1.0))
     answer = _ask(proxy.endpoint, "PUT", f"/bucket/{fault}", b"body")
     assert answer.status == status
     assert code in answer.content
@@ -111,7 +97,7 @@ def test_a_refused_request_has_no_effect(
 
 
 def test_a_refusal_of_a_head_request_leaves_its_connection_usable(proxy: FaultProxy) -> None:
-    _set_weather(proxy, Weather(StoreFault.INTERNAL_ERROR, 1.0))
+    proxy.set_weather(Weather(StoreFault.INTERNAL_ERROR, 1.0))
     head = b"HEAD /bucket/missing HTTP/1.1\r\nHost: x\r\n\r\n"
     answers = _raw(proxy.endpoint, head, head)
     assert answers.count(b"HTTP/1.1 500") == 2
@@ -120,17 +106,33 @@ def test_a_refusal_of_a_head_request_leaves_its_connection_usable(proxy: FaultPr
 
 def test_an_answer_that_is_lost_had_its_effect(server: S3Server, proxy: FaultProxy) -> None:
     proxy.set_weather(Weather(StoreFault.LOST_ANSWER, 1.0))
-    number, lost = 0, False
-    while not lost:  # until the weather has changed
-        number += 1
-        try:
-            _ask(proxy.endpoint, "PUT", f"/bucket/lost-{number}", b"body")
-        except (ConnectionError, http.client.HTTPException):
-            lost = True
-    assert _ask(server.endpoint, "GET", f"/bucket/lost-{number}").content == b"body"
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        _ask(proxy.endpoint, "PUT", "/bucket/lost", b"body")
+    assert _ask(server.endpoint, "GET", "/bucket/lost").content == b"body"
 
 
 def test_a_share_of_the_requests_goes_wrong(proxy: FaultProxy) -> None:
-    _set_weather(proxy, Weather(StoreFault.INTERNAL_ERROR, 0.5))
+    proxy.set_weather(Weather(StoreFault.INTERNAL_ERROR, 0.5))
     statuses = {_ask(proxy.endpoint, "GET", "/bucket/missing").status for _ in range(100)}
     assert statuses == {404, 500}
+
+
+# A certain request
+
+
+def test_a_fault_of_a_request_meets_that_one_and_its_repetitions_and_the_log_has_it(proxy: FaultProxy) -> None:
+    proxy.arm(RequestFault(StoreFault.SLOW_DOWN, "GET .*/b[0-9]", nth=2, times=2))
+    paths = ["/bucket/a", "/bucket/b1", "/bucket/b2", "/bucket/b2", "/bucket/b2", "/bucket/b3"]
+    assert [_ask(proxy.endpoint, "GET", path).status for path in paths] == [404, 404, 503, 503, 404, 404]
+    proxy.disarm()
+    _ask(proxy.endpoint, "GET", "/bucket/later")
+    met = StoreFault.SLOW_DOWN
+    faults = [None, None, met, met, None, None]
+    assert proxy.log() == [Seen("GET", path, "", False, fault) for path, fault in zip(paths, faults, strict=True)]
+
+
+def test_nothing_is_logged_unless_somebody_watches(proxy: FaultProxy) -> None:
+    proxy.watch()
+    proxy.disarm()
+    _ask(proxy.endpoint, "GET", "/bucket/unwatched")
+    assert proxy.log() == []

@@ -9,8 +9,8 @@ import pytest
 
 from bench.engine import SECTIONS, main
 from bench.measure import Figure, Target, in_turns, times
-from bench.s3server import LoggedRequest
 from bench.traffic import Traffic, until_commit
+from tests.kit.s3server import LoggedRequest
 
 FIGURES = {
     "bulk": ["time", "processor time", "memory"],

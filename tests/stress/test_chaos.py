@@ -16,8 +16,8 @@ import pytest
 from omniray.coordinator.actors.cluster import Place
 from omniray.coordinator.stress import chaos as chaos_module
 from omniray.coordinator.stress.chaos import Chaos
-from omniray.coordinator.stress.fault_proxy import StoreFault, Weather
 from omniray.coordinator.stress.history import HistoryFile, read_history
+from omniray.coordinator.stress.request_faults import StoreFault, Weather
 from omniray.coordinator.stress.schedule import (
     BreakStore,
     Disturbance,

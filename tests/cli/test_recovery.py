@@ -21,7 +21,7 @@ from omniray.engine.store.open_store import open_store
 from tests.commands import Answer, omniray_command, omniray_process, run
 from tests.foreign import PEOPLE, append, commit_and_die, people, plain, plain_ids, with_people, write
 from tests.graphs import INSERT, PERSON, Adding, Parts, parts_of
-from tests.mortal import crash
+from tests.kit.mortal import crash
 from tests.stores import Root
 
 VERBS = ["recover", "recoveries", "repair", "cleanup", "outcome"]

@@ -18,7 +18,7 @@ from itertools import count
 from urllib.parse import unquote
 from xml.sax.saxutils import escape, unescape
 
-from bench.http_core import Request, Response
+from tests.kit.http_core import Request, Response
 
 # S3's own words: a client that decides by text instead of the code is to fail here as it would there.
 MESSAGES = {
