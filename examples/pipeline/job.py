@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
-
-from omniray.workers.spark.pipeline.run import run_file
+from omniray.spark import run_pipeline
 
 if __name__ == "__main__":
-    spark = SparkSession.builder.appName("omniray pipeline").getOrCreate()
-    print(run_file(sys.argv[1], spark, tell=print))
+    print(run_pipeline(sys.argv[1], tell=print))

@@ -48,8 +48,8 @@ def test_the_python_of_a_document_runs_and_prints_what_it_says(document: str, tm
     assert promised(code) != []
 
 
-def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    (script,) = blocks("README.md", "sh")
+def test_the_first_session_of_the_command_line_runs(tmp_path: Path) -> None:
+    (script,) = blocks("docs/cli.md", "sh")
     output = finish(
         ["bash", "-euo", "pipefail", "-c", script], tmp_path, PATH=f"{command_folder(tmp_path)}:{os.environ['PATH']}"
     )
@@ -76,9 +76,8 @@ def test_the_reference_of_the_command_line_has_every_verb_and_no_other() -> None
     assert set(table) == verbs
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/cli.md"])
-def test_documented_exit_codes_are_those_of_the_errors(document: str) -> None:
-    rows = dict(re.findall(r"^\| (\d+) \| ([a-z ]+)", (REPOSITORY / document).read_text(), flags=re.MULTILINE))
+def test_documented_exit_codes_are_those_of_the_errors() -> None:
+    rows = dict(re.findall(r"^\| (\d+) \| ([a-z ]+)", (REPOSITORY / "docs/cli.md").read_text(), flags=re.MULTILINE))
     expected = {
         InputError: "bad input",
         Conflict: "conflict",
