@@ -20,6 +20,7 @@ from omniray.coordinator.actors import publisher_actor
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.publisher_actor import HasLeft, PublisherActor
+from omniray.coordinator.actors.steps import RoundSteps
 from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.rounds import machine as rounds
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -43,6 +44,7 @@ from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.recent_commits import RecentCommits
+from omniray.engine.judge.overlay import Overlay
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.line.commit_log import CommitLog
@@ -487,6 +489,21 @@ def test_an_answer_that_needs_no_commit_is_not_given_by_a_publisher_that_is_fenc
 
 
 def test_a_mistake_in_the_publisher_is_told_rather_than_waited_for(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RoundSteps, "commit", mistaken)
+    with serving(store) as service:
+        request = person(service, "ann")
+        (answer,) = told([service.publisher.submit(request)])
+        assert type(answer) is OutcomeUnknown
+        assert answer.facts["txn_id"] == request.header.commit_id
+    assert "event=publisher_failed" in caplog.text
+
+
+def test_a_mistake_in_a_look_up_falls_on_the_write_that_made_it_alone(
     store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -504,9 +521,28 @@ def test_a_mistake_in_the_publisher_is_told_rather_than_waited_for(
         broken: Any = Broken(person(service, "x").header)
         requests: list[Any] = [broken, person(service, "ann")]
         answers = told([service.publisher.submit(request) for request in requests])
-        assert [type(answer) for answer in answers] == [OutcomeUnknown, OutcomeUnknown]
-        assert [answer.facts["txn_id"] for answer in answers] == [r.header.commit_id for r in requests]
-    assert "event=publisher_failed" in caplog.text
+        assert [type(answer) for answer in answers] == [OmnirayError, WriteAnswer]
+        assert answers[0].facts["txn_id"] == broken.header.commit_id
+        assert isinstance(service.write(person(service, "bob")), WriteAnswer), "the publisher lives on"
+    assert "event=look_up_failed" in caplog.text
+
+
+def test_a_mistake_in_the_overlay_falls_on_the_write_that_made_it_alone(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(store) as service:
+        requests = [person(service, name) for name in ("ann", "broken", "bob")]
+        take = Overlay.take
+
+        def mistaken(self: Overlay, tables: Any, writer: str) -> None:
+            if writer == requests[1].header.commit_id:
+                raise ZeroDivisionError
+            take(self, tables, writer)
+
+        monkeypatch.setattr(Overlay, "take", mistaken)
+        answers = service.in_one_round(requests)
+        assert [type(answer) for answer in answers] == [WriteAnswer, OmnirayError, WriteAnswer]
+        assert [c.commit_id for c in service.newest.commits] == [requests[n].header.commit_id for n in (0, 2)]
 
 
 # Whose fault it is

@@ -15,10 +15,10 @@ from omniray.engine.base.ulids import new_ulid, time_us_of
 from omniray.engine.history.lineage import LandedCommit, Lineage
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.history.recent_commits import RecentCommits
-from omniray.engine.line.commit_log import MAIN_BRANCH, CommitLog
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import Commit, CommitObject, follow
 from omniray.engine.store.directory import DirectoryStore
-from tests.lines import PERSON, birth
+from tests.lines import BRANCH, PERSON, birth
 from tests.stores import Root
 
 SECOND_US = 1_000_000
@@ -46,13 +46,13 @@ class Line:
     def __init__(self, root: Path, count: int, *, folded: int) -> None:
         self.store = DirectoryStore(root)
         self.objects = [replace(birth(), head_at_us=BEGIN_US)]
-        log = CommitLog(self.store, MAIN_BRANCH)
+        log = CommitLog(self.store, BRANCH)
         for _ in range(count):
             self.extend()
         for obj in self.objects:
             log.put(obj)
-        Manifest(self.store, "main").fold(self.objects[:folded])
-        self.lineage = Watched(log, Manifest(self.store, "main"), lambda: self.newest)
+        Manifest(self.store, BRANCH).fold(self.objects[:folded], named_through=0)
+        self.lineage = Watched(log, Manifest(self.store, BRANCH), lambda: self.newest)
         self.lineage.asked = []
 
     @property
@@ -121,7 +121,7 @@ def test_twin_only_what_the_client_says_tells_an_old_id_with_a_late_time_from_a_
     for _ in range(5):
         recent.advance(line.extend())
     for obj in line.objects[-6:]:
-        CommitLog(line.store, MAIN_BRANCH).put(obj)
+        CommitLog(line.store, BRANCH).put(obj)
     assert (late in recent.known({late: fresh}, line.newest)) != fresh
 
 
@@ -129,7 +129,7 @@ def test_what_lands_is_known_and_the_oldest_is_forgotten_but_found(line: Line) -
     recent = RecentCommits(line.lineage, line.newest, size=4)
     landed = [line.extend() for _ in range(6)]
     for obj in landed:
-        CommitLog(line.store, MAIN_BRANCH).put(obj)
+        CommitLog(line.store, BRANCH).put(obj)
         recent.advance(obj)
     assert len(recent) == 4
     assert all(recent.is_committed(obj.head, line.newest) for obj in landed)
@@ -143,7 +143,7 @@ def test_a_window_that_holds_the_whole_history_looks_nothing_up(line: Line) -> N
     assert not recent.is_committed(new_ulid(), line.newest)
     assert line.lineage.asked == []
     recent.advance(line.extend())  # and so one commit is forgotten
-    CommitLog(line.store, MAIN_BRANCH).put(line.newest)
+    CommitLog(line.store, BRANCH).put(line.newest)
     assert set(recent.known({line.id_of(2): False, birth().head: False}, line.newest)) == {line.id_of(2), birth().head}
 
 

@@ -26,7 +26,7 @@ from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import give_final_name
 from omniray.engine.tables.storage import EmptyVersion, StagedChange, StagedVersion, TableStorage, VersionTaken
 from omniray.engine.tables.table import ROWADDR, TAIL_ROWS_MAX, Table
-from omniray.engine.tables.version_names import final_path, history_path, manifest_name, own_path
+from omniray.engine.tables.version_names import final_path, history_path, manifest_name, own_path, transaction_mark
 from tests.graphs import SCHEMA, files_below, rows_of
 from tests.stores import Root
 
@@ -236,7 +236,7 @@ def test_two_attempts_at_one_version_do_not_see_each_other(
     loser = commit(other, theirs, other.stage_append(theirs, people("loser")), "l")
     assert winner.version == loser.version == 2
     finalise(store, winner)
-    store.delete_all(other.staged_for_itself(loser))
+    store.delete_all(list(loser.files))
     assert ids(other.open(PERSON, pinned(winner))) == ["winner"]
     assert ids(plain(storage)) == ["winner"]
 
@@ -247,7 +247,7 @@ def test_a_lost_attempt_s_files_are_deleted(storage: TableStorage, store: Object
     before = files_below(store.uri)
     lost = commit(storage, kept.table, storage.stage_merge(kept.table, people("ann", "bob"), at(kept.table, "ann")))
     assert files_below(store.uri) != before
-    store.delete_all(storage.staged_for_itself(lost))
+    store.delete_all(list(lost.files))
     left = set(files_below(store.uri)) - set(before)
     assert {Path(path).parent.name for path in left} <= {"_transactions"}, "a small transaction file is the sweep's"
     assert ids(plain(storage)) == ["ann"]
@@ -258,7 +258,7 @@ def test_rows_that_an_intent_brought_along_survive_a_lost_attempt(
 ) -> None:
     staged = storage.stage_rows(table, people("ann"))
     lost = commit(storage, table, storage.stage_append(table, staged))
-    store.delete_all(storage.staged_for_itself(lost))
+    store.delete_all(list(lost.files))
     again = commit(storage, table, storage.stage_append(table, staged), "again")
     assert ids(again.table) == ["ann"]
     storage.forget_rows(PATH, staged)
@@ -520,7 +520,7 @@ def test_a_table_of_a_graph_that_is_gone_says_so(
 
 def test_a_manifest_that_is_none_is_named(storage: TableStorage, store: ObjectStore, table: Table) -> None:
     staged = commit(storage, table, storage.stage_append(table, people("ann")))
-    store.put(staged.manifest, b"junk")
+    store.put(staged.manifest, b"junk" + transaction_mark(pinned(staged)))
     with pytest.raises(InvariantViolation, match=f"{staged.manifest} is no Lance manifest"):
         main_storage(store).open(PERSON, pinned(staged))
 

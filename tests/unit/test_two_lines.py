@@ -26,7 +26,8 @@ from omniray.engine.writes.lease import Lease
 from tests.foreign import PEOPLE, append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, opened, parts_on, rows_of
 from tests.healing import add, everybody_is_dead, recovered, staged_versions
-from tests.mortal import MortalStore, bury, dying_at
+from tests.kit.faulty_store import FaultyStore
+from tests.kit.mortal import bury, dying_at
 from tests.stores import Root
 
 SIDE = "side"
@@ -89,7 +90,7 @@ def on(store: ObjectStore) -> Iterator[On]:
 
 def left_on(store: ObjectStore, name: str, point: Point, person: str = "ghost") -> str:
     """Have a process die while it writes a person to two tables of a branch; the operation that it left."""
-    its_own = MortalStore(store)
+    its_own = FaultyStore(store)
     parts = parts_on(open_branch(cast(ObjectStore, its_own), name))
     before = set(parts.sidecars.listed())
     with dying_at(its_own, point):

@@ -28,7 +28,7 @@ from omniray.engine.line.commit_object import CommitObject, follow
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
-from tests.lines import BEGIN, commit, line, recovered
+from tests.lines import BEGIN, BRANCH, commit, line, recovered
 from tests.stores import Root
 
 UPKEEP = [Point.D_UPKEEP_WRITTEN, Point.D_UPKEEP_STAGED, Point.D_AFTER_UPKEEP]
@@ -95,12 +95,12 @@ def random_line(rng: random.Random, count: int) -> list[CommitObject]:
 
 def fold_all(store: ObjectStore, objects: Sequence[CommitObject], rng: random.Random | None = None) -> Manifest:
     """Fold in small batches, and keep up as Phase D does."""
-    folder, start = Manifest(store, "main"), 0
+    folder, start = Manifest(store, BRANCH), 0
     while start < len(objects):
         step = rng.randint(1, 9) if rng is not None else 5
         if rng is not None and rng.random() < 0.2:
-            folder = Manifest(store, "main")
-        folder.fold(objects[: start + step])
+            folder = Manifest(store, BRANCH)
+        folder.fold(objects[: start + step], named_through=0)
         store.delete_all(folder.take_leftovers())
         folder.keep_up()
         start += step
@@ -109,7 +109,7 @@ def fold_all(store: ObjectStore, objects: Sequence[CommitObject], rng: random.Ra
 
 def check(store: ObjectStore, objects: Sequence[CommitObject], rng: random.Random) -> None:
     """Everything that a manifest is asked, beside what the objects themselves say."""
-    found = Manifest(store, "main")
+    found = Manifest(store, BRANCH)
     commits = [(one, obj) for obj in objects for one in obj.commits]
     assert [(e.commit_id, e.seq) for e in found.commits()] == [
         (one.commit_id, obj.seq) for one, obj in reversed(commits)
@@ -203,10 +203,10 @@ def test_a_reader_of_an_old_version_goes_on_while_it_is_merged(
     objects = random_line(random.Random(6), 120)
     folder = fold_all(store, objects[:40])
     reader = plain(store)
-    walking = Manifest(store, "main").commits()
+    walking = Manifest(store, BRANCH).commits()
     first = next(walking)
     for end in range(41, 121):
-        folder.fold(objects[:end])
+        folder.fold(objects[:end], named_through=0)
         folder.discard_old_versions()
         folder.keep_up()
     assert not (store.root / "__manifest" / "_versions" / f"{2**64 - 1 - reader.version:020}.manifest").exists()
@@ -220,7 +220,7 @@ def test_a_reader_of_an_old_version_goes_on_while_it_is_merged(
 
 def fold_one_by_one(folder: Manifest, objects: Sequence[CommitObject], start: int) -> None:
     for end in range(start, len(objects) + 1):
-        folder.fold(objects[:end])
+        folder.fold(objects[:end], named_through=0)
         folder.keep_up()
 
 
@@ -231,14 +231,14 @@ def test_a_kill_at_any_point_leaves_a_table_that_is_right_and_the_next_one_finis
 ) -> None:
     """Oracle: the objects themselves. The third time is an index of merged fragments whose segments are dropped."""
     objects = random_line(random.Random(nth), 90)
-    folder = Manifest(store, "main")
-    folder.fold(objects[:60])
+    folder = Manifest(store, BRANCH)
+    folder.fold(objects[:60], named_through=0)
     with armed({point: Action(fail, nth)}), pytest.raises(FailpointHit):
         fold_one_by_one(folder, objects, 60)
-    folded = Manifest(store, "main").folded_through()
+    folded = Manifest(store, BRANCH).folded_through()
     check(store, objects[:folded], random.Random(1))
-    later = Manifest(store, "main")
-    later.fold(objects)
+    later = Manifest(store, BRANCH)
+    later.fold(objects, named_through=0)
     lineage_upkeep.keep_up(later._table)
     check(store, objects, random.Random(2))
     assert is_kept_up(store)
@@ -248,9 +248,9 @@ def test_a_store_that_fails_is_named_and_the_next_fold_begins_from_what_is_there
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = random_line(random.Random(3), 60)
-    folder = Manifest(store, "main")
+    folder = Manifest(store, BRANCH)
     for end in range(5, 30):
-        folder.fold(objects[:end])
+        folder.fold(objects[:end], named_through=0)
     with monkeypatch.context() as patch:
         patch.setattr(lineage_upkeep, "write_fragments", _failing)
         with pytest.raises(StorageError, match="merge lineage"):
@@ -268,25 +268,25 @@ def _failing(*_: object, **__: object) -> None:
 
 def test_any_number_fold_and_keep_up_at_once(store: DirectoryStore) -> None:
     objects = random_line(random.Random(7), 150)
-    folders = [Manifest(store, "main") for _ in range(3)]
+    folders = [Manifest(store, BRANCH) for _ in range(3)]
     barrier = threading.Barrier(len(folders))
 
     def run(folder: Manifest) -> None:
         barrier.wait()
         for end in range(5, 151, 3):
-            folder.fold(objects[:end])
+            folder.fold(objects[:end], named_through=0)
             folder.keep_up()
 
     with ThreadPoolExecutor(len(folders)) as pool:
         list(pool.map(run, folders))
-    folders[0].fold(objects)
+    folders[0].fold(objects, named_through=0)
     check(store, objects, random.Random(8))
 
 
 def fold_as_another_process(uri: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         make_small(patch)
-        fold_one_by_one(Manifest(DirectoryStore(Path(uri)), "main"), random_line(random.Random(7), 60), 5)
+        fold_one_by_one(Manifest(DirectoryStore(Path(uri)), BRANCH), random_line(random.Random(7), 60), 5)
 
 
 def test_processes_fold_and_keep_up_at_once(store: DirectoryStore) -> None:
@@ -300,10 +300,10 @@ def test_processes_fold_and_keep_up_at_once(store: DirectoryStore) -> None:
 
 def overtaken(store: ObjectStore, objects: Sequence[CommitObject], point: Point) -> Manifest:
     """A merge during which another process folds everything, once."""
-    folder = Manifest(store, "main")
+    folder = Manifest(store, BRANCH)
     for end in range(5, 20):
-        folder.fold(objects[:end])
-    others = iter([lambda: Manifest(store, "main").fold(objects)])
+        folder.fold(objects[:end], named_through=0)
+    others = iter([lambda: Manifest(store, BRANCH).fold(objects, named_through=0)])
     with armed({point: Action(lambda: next(others, lambda: None)())}):
         folder.keep_up()
     return folder
@@ -315,7 +315,7 @@ def test_a_step_that_is_overtaken_by_a_fold_is_void(store: DirectoryStore, point
     folder = overtaken(store, objects, point)
     assert not any(segments(plain(store)).values())
     check(store, objects, random.Random(10))
-    folder.fold(objects)
+    folder.fold(objects, named_through=0)
     folder.folded_through()
     folder.keep_up()
     assert any(segments(plain(store)).values())
@@ -340,7 +340,7 @@ def test_twin_a_step_put_over_the_fold_that_overtook_it_loses_what_was_folded(
     keep_up = lineage_upkeep.keep_up
     monkeypatch.setattr(manifest, "keep_up", lambda table: keep_up(PutsOver(store, "__manifest", manifest.SCHEMA)))
     overtaken(store, objects, Point.D_UPKEEP_STAGED)
-    assert Manifest(store, "main").folded_through() < objects[-1].seq
+    assert Manifest(store, BRANCH).folded_through() < objects[-1].seq
 
 
 def test_twin_merged_fragments_at_the_end_break_the_order_of_the_line(
@@ -368,11 +368,11 @@ def test_a_fold_builds_on_its_own_last_one_although_there_are_indexes_and_its_st
 ) -> None:
     objects = random_line(random.Random(12), 80)
     folder = fold_all(store, objects[:60])
-    folder.fold(objects[:61])
+    folder.fold(objects[:61], named_through=0)
     opened: list[None] = []
     monkeypatch.setattr(cas_table.SwapTable, "open", lambda self: opened.append(None))
     for end in range(62, 70):
-        folder.fold(objects[:end])
+        folder.fold(objects[:end], named_through=0)
         store.delete_all(folder.take_leftovers())
     assert opened == []
     monkeypatch.undo()
@@ -387,7 +387,7 @@ def test_pins_that_should_be_written_out_and_are_not_are_noticed(
     monkeypatch.setattr(manifest, "PINS_EVERY", 1000)
     fold_all(store, line(20))
     monkeypatch.setattr(manifest, "PINS_EVERY", 4)
-    found = Manifest(store, "main")
+    found = Manifest(store, BRANCH)
     for ask in (lambda: found.pins_at(9), lambda: found.newest_commit_until(BEGIN)):
         with pytest.raises(InvariantViolation, match="written by something else"):
             ask()
