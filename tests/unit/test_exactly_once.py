@@ -266,7 +266,9 @@ def test_where_no_try_can_be_kept_from_landing_the_outcome_is_unknown_and_nothin
 ) -> None:
     txn_id = new_ulid()
     crash(store, Point.C_BEFORE_PUT, ask, txn_id)
-    owner = Graph(open_branch(store), read_only=False, owner=str(Incarnation.new("ray://here"))) if why == "owned" else None
+    owner = (
+        Graph(open_branch(store), read_only=False, owner=str(Incarnation.new("ray://here"))) if why == "owned" else None
+    )
     before = list(store.files(""))
     with omniray.open(store.uri, read_only=why == "read-only") as graph:
         for unknown_id in (txn_id, new_ulid()):
