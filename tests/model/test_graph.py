@@ -124,7 +124,7 @@ class GraphAndModel:
         with omniray.open(self.uri, read_only=True) as graph:
             self._check_history(graph)
         for type in self.model.schema:
-            plain = lance.dataset(str(Path(self.uri, type.path))).to_table()
+            plain = lance.dataset(str(Path(self.uri, type.first_path))).to_table()
             assert rows_of(plain) == comparable(self.model.tables[type.name]), f"plain Lance reads {type.name}"
 
     def _expect(self, foretell: Callable[[], Outcome], write: Callable[[], omniray.WriteResult]) -> None:
