@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -495,6 +495,21 @@ def test_an_answer_that_needs_no_commit_is_not_given_by_a_publisher_that_is_fenc
 
 
 def test_a_mistake_in_the_publisher_is_told_rather_than_waited_for(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(work: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    with serving(store) as service:
+        monkeypatch.setattr(service.publisher._steps, "stage", broken)
+        requests = [person(service, "ann"), person(service, "bob")]
+        answers = told([service.publisher.submit(request) for request in requests])
+        assert [type(answer) for answer in answers] == [OutcomeUnknown, OutcomeUnknown]
+        assert [answer.facts["txn_id"] for answer in answers] == [r.header.commit_id for r in requests]
+    assert "event=publisher_failed" in caplog.text
+
+
+def test_a_mistake_in_looking_a_write_up_falls_on_that_write_alone(
     store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -510,11 +525,12 @@ def test_a_mistake_in_the_publisher_is_told_rather_than_waited_for(
 
     with serving(store) as service:
         broken: Any = Broken(person(service, "x").header)
-        requests: list[Any] = [broken, person(service, "ann")]
-        answers = told([service.publisher.submit(request) for request in requests])
-        assert [type(answer) for answer in answers] == [OutcomeUnknown, OutcomeUnknown]
-        assert [answer.facts["txn_id"] for answer in answers] == [r.header.commit_id for r in requests]
-    assert "event=publisher_failed" in caplog.text
+        refused, landed = service.in_one_round([broken, person(service, "ann")])
+        assert isinstance(refused, OmnirayError)
+        assert not isinstance(refused, OutcomeUnknown)
+        assert landed.result.affected_nodes == 1
+    assert names(store) == ["ann"]
+    assert "event=look_up_failed" in caplog.text
 
 
 # Whose fault it is
