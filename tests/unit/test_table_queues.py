@@ -321,7 +321,7 @@ def test_the_files_of_a_staged_version_are_those_made_for_it_alone(rounds: Round
     (staged,) = rounds.outcomes
     assert isinstance(staged, StagedPin)
     made = _files(rounds.store) - before
-    assert set(staged.files) == {file for file in made if "/_transactions/" not in file}
+    assert set(staged.files) == made
 
 
 def _files(store: ObjectStore) -> set[str]:
