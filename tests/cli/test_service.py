@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from typer.testing import CliRunner
 
 import omniray
 from omniray.coordinator.actors import cluster
@@ -24,6 +25,7 @@ from omniray.coordinator.cli import background, upkeep
 from omniray.coordinator.cli import status as cli_status
 from omniray.coordinator.cli.output import Output
 from omniray.coordinator.cli.service import _watch
+from omniray.coordinator.cli.service import app as service_commands
 from omniray.coordinator.cli.status import Lookout
 from omniray.coordinator.cli.upkeep import DOUBTS_MAX, Fate, Sighting
 from omniray.coordinator.client import service
@@ -396,3 +398,29 @@ def test_the_log_lies_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> Non
     assert background.log_of("01K9") == Path("/home/ann/.cache/omniray/up-01K9.log")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert background.log_of("01K9") == Path("/cache/omniray/up-01K9.log")
+
+
+# Durability
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize("detached", [False, True])
+def test_up_passes_on_how_durable_the_coordinator_is_to_be(
+    graph: str, monkeypatch: pytest.MonkeyPatch, durability: str, detached: bool
+) -> None:
+    """In the background it is the command that is started there which passes it on."""
+    asked: list[str] = []
+
+    def serve(*_: object, durability: str, **__: object) -> NoReturn:
+        asked.append(durability)
+        raise Unreachable("nothing is started here")
+
+    def detach(command: Sequence[str], log: Path) -> NoReturn:
+        asked.append(command[command.index("--durability") + 1])
+        raise Unreachable("nothing is started here")
+
+    monkeypatch.setattr(service, "serve", serve)
+    monkeypatch.setattr(background, "detach", detach)
+    options = ["--detach"] if detached else []
+    result = CliRunner().invoke(service_commands, ["up", graph, "--durability", durability, *options])
+    assert (asked, result.exit_code) == ([durability], Unreachable.exit_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +97,7 @@ def connected(graph: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     opened: list[omniray.Client] = []
 
     def connect(ailing: _Ailing) -> omniray.Client:
-        monkeypatch.setattr(client_module, "serve", lambda *_: ailing)
+        monkeypatch.setattr(client_module, "serve", lambda *_, **__: ailing)
         opened.append(omniray.connect(graph))
         return opened[-1]
 
@@ -282,3 +283,30 @@ def test_a_publisher_that_fails_when_it_is_made_says_why_at_once(ray: _Ray, monk
     with pytest.raises(Unreachable, match=r"could not begin .* NotFound: no graph at /data"):
         begin(ray, _Actor(died), monkeypatch)
     assert service.time.monotonic() == 0, "nothing was waited for"
+
+
+# Durability
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_coordinator_that_a_client_starts_is_as_durable_as_the_client_asks_for(
+    graph: str, ray: _Ray, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    asked: list[Storage] = []
+
+    def create(place: Place, storage: Storage, *_: Any) -> _Actor:
+        asked.append(storage)
+        return _Actor(None)
+
+    monkeypatch.setattr(publisher_actor, "create_publisher", create)
+    monkeypatch.setattr(cluster, "join", lambda address: False)
+    monkeypatch.setattr(cluster, "address", lambda: HERE)
+    with omniray.connect(graph, durability=durability) as client:
+        again = pickle.loads(pickle.dumps(client))
+        again.close()
+    assert [storage.durability for storage in asked] == [durability] * 2, "pickled, too"
+
+
+def test_a_durability_that_there_is_not_is_refused_before_anything_is_started(graph: str) -> None:
+    with pytest.raises(InputError, match="use process or power"):
+        omniray.connect(graph, durability="for ever")

@@ -1,4 +1,4 @@
-"""A graph that is created anew at the same place is another one: a handle of the first changes nothing in it.
+"""A graph that is created anew at the same place is another graph: handles of the first one change nothing in it.
 
 Each test deletes a graph under somebody who holds it open, and creates another one there, with rows of its own. The
 oracle is every file of the other one, byte for byte.

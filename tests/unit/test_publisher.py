@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +54,7 @@ from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import Schema
+from omniray.engine.store import directory
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
@@ -767,12 +769,12 @@ class _NoReconciler:
         pass
 
 
-def actor(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> PublisherActor:
+def actor(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, **storage: str) -> PublisherActor:
     """The actor without Ray."""
     monkeypatch.setattr(publisher_actor, "RemoteReconciler", _NoReconciler)
     monkeypatch.setattr(publisher_actor, "ExportedGauges", lambda *_: Gauges())
     line = main_of(store).ulid
-    return PublisherActor(Place(line), Storage(store.uri, None, line, line), "10.0.0.1:6379", 1, "")
+    return PublisherActor(Place(line), Storage(store.uri, None, line, line, **storage), "10.0.0.1:6379", 1, "")
 
 
 def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_no_more(
@@ -786,6 +788,19 @@ def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_n
     newest = CommitLog(store, main_of(store)).newest()
     assert newest is not None
     assert newest.owner == EMBEDDED
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_publisher_is_as_durable_as_it_was_told_to_be(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """A version's files are synced before Phase C by whoever stages them, and the folders of the line by who puts."""
+    synced: list[Path] = []
+    monkeypatch.setattr(directory, "_fsync", synced.append)
+    begun = actor(store, monkeypatch, durability=durability)
+    folders = [path for path in synced if "__commits" in path.parts]
+    assert bool(folders) is (durability == "power")
+    asyncio.run(begun.drain())
 
 
 def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(

@@ -69,7 +69,7 @@ INDEX = "_indices/9ac57ecd-30a4-47e3-9ec8-310cea923d9c"
         ("_versions/18446744073709551612.manifest-uuid#1", Kind.TEMPORARY),
         ("data/deeper/0010.lance", Kind.UNKNOWN),
         ("data/notes.txt", Kind.UNKNOWN),
-        (f"{INDEX}/page_data.lance", Kind.UNKNOWN),
+        (f"{INDEX}/page_data.lance", Kind.REFERABLE),
         ("notes", Kind.UNKNOWN),
     ],
 )
