@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 _LOOKED_AT_BY_IMPORT = """
-from omniray.engine.line.commit_object import AcceptedSchema, Commit, CommitObject, Pin, Recovery
-from omniray.engine.history.accepted_schema import SchemaState
+from omniray.engine.line.commit_object import Binding, Commit, CommitObject, MergedParent, Pin, Recovery, SchemaRef
+from omniray.engine.line.graph_identity import GraphIdentity
 from omniray.engine.line.sidecar import Process, Sidecar, SidecarIntent, SidecarTable
-types = {AcceptedSchema, Commit, CommitObject, Pin, Recovery, SchemaState}
+types = {Binding, Commit, CommitObject, MergedParent, Pin, Recovery, SchemaRef, GraphIdentity}
 types |= {Process, Sidecar, SidecarIntent, SidecarTable}
 assert all("__msgspec_cache__" in type.__dict__ for type in types)
 """

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -131,22 +128,6 @@ def test_a_sidecar_of_our_own_is_not_read(store: ObjectStore) -> None:
     sidecars.put(ONE)
     assert sidecars.read_all(sidecars.listed()) == [ONE]
     assert "get" not in [call.method for call in watched.calls]
-
-
-_LOOKED_AT_BY_IMPORT = """
-from omniray.engine.line.commit_object import Binding, Commit, CommitObject, MergedParent, Pin, Recovery, SchemaRef
-from omniray.engine.line.graph_identity import GraphIdentity
-from omniray.engine.line.sidecar import Process, Sidecar, SidecarIntent, SidecarTable
-types = {Binding, Commit, CommitObject, MergedParent, Pin, Recovery, SchemaRef, GraphIdentity}
-types |= {Process, Sidecar, SidecarIntent, SidecarTable}
-assert all("__msgspec_cache__" in type.__dict__ for type in types)
-"""
-
-
-def test_what_threads_read_at_once_was_looked_at_before_any_of_them_runs() -> None:
-    """Msgspec looks at a type when it first decodes one; where two threads came to that at once, a process crashed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", _LOOKED_AT_BY_IMPORT], env=environment, check=True)
 
 
 # The faults of sidecar I/O
