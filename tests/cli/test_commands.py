@@ -380,7 +380,7 @@ def test_when_a_command_has_ended_plain_lance_sees_what_it_wrote(files: Path) ->
     loaded = omniray_process("load", files / "graph", files / "people.jsonl", "--json")
     assert (loaded.code, loaded.err) == (0, "")
     assert lance.dataset(files / "graph" / "nodes" / "Person.lance").count_rows() == 2
-    assert lance.dataset(files / "graph" / "edges" / "Knows").count_rows() == 1
+    assert lance.dataset(files / "graph" / "edges" / "Knows.lance").count_rows() == 1
 
 
 def test_an_export_can_be_piped_into_a_load(graph: str) -> None:
