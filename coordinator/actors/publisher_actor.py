@@ -6,6 +6,7 @@ Calls of their own kind (`admin`) are answered while writes are under way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -217,7 +218,8 @@ class PublisherActor:
 
     def _hand_back(self) -> None:
         self._reconciler.close()
-        release(self._tip, self._owner)
+        with contextlib.suppress(GraphGone):  # then there is no line to hand back
+            release(self._tip, self._owner)
         self._has_left = True
 
     # Phase D

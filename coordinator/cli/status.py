@@ -90,6 +90,7 @@ def rows(status: Status) -> list[Row]:
         ("Phase D", f"{counted(status.pending_finalisations, 'object')} behind"),
         ("recovered", counted(status.recovered, "operation")),
         ("drifted", f"{', '.join(status.drifted)}; 'omniray repair' shows what" if status.drifted else "no table"),
+        *([("trouble", status.trouble)] if status.trouble else []),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from omniray.engine.history.accepted_schema import AcceptedSchema, read_schema
 from omniray.engine.history.branch_head import find_branch
@@ -11,6 +12,7 @@ from omniray.engine.history.manifest import Manifest
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.schema.types import Schema
@@ -51,7 +53,8 @@ class OpenBranch:
         """The branch for somebody who knows an object of its line, or what its first one is to follow."""
         log = log or CommitLog(store, branch)
         manifest = Manifest(store, branch)
-        tip = Tip(log, newest, is_folded=manifest.is_folded, read_at=read_at)
+        gone = partial(refuse_gone, store, graph_id)
+        tip = Tip(log, newest, is_folded=manifest.is_folded, refuse_gone=gone, read_at=read_at)
         storage = TableStorage(store, branch.ulid, graph_id)
         return cls(
             store, graph_id, branch, accepted, log, manifest, tip, Lineage(log, manifest, tip.refresh),

@@ -62,11 +62,12 @@ class Tip:
         newest: CommitObject,
         *,
         is_folded: Callable[[CommitObject], bool],
+        refuse_gone: Callable[[], None] = lambda: None,
         read_at: float | None = None,
         clock: Callable[[], float] = suspension_aware_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._log, self._is_folded = commit_log, is_folded
+        self._log, self._is_folded, self._refuse_gone = commit_log, is_folded, refuse_gone
         self._clock, self._sleep = clock, sleep
         self.newest = newest
         self._read_at = clock() if read_at is None else read_at
@@ -77,6 +78,7 @@ class Tip:
             self._log,
             self.newest,
             is_folded=self._is_folded,
+            refuse_gone=self._refuse_gone,
             read_at=self._read_at,
             clock=self._clock,
             sleep=self._sleep,
@@ -131,6 +133,7 @@ class Tip:
 
         For objects that change no table: building one costs nothing, so a lost race is simply run again.
         """
+        self._refuse_gone()  # a write looks beside its staging; an object that changes no table has none
         for tries in range(EXTEND_TRIES_MAX):
             ours = build(self.refresh())
             if ours is None:
