@@ -1,1 +1,1 @@
-"""What everything else may use: errors, ids, clocks, processes, failpoints. Imports no other package of the engine."""
+"""Foundations of all packages: errors, ids, clocks, processes, failpoints. Imports no other package of the engine."""

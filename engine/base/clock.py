@@ -1,4 +1,4 @@
-"""The clock that tells a sleeper."""
+"""A clock that keeps running during suspension, to detect paused writers."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@
     │   ├── QueryError                a query that parses but does not fit the schema             422
     │   ├── RecordError               a record that can't be read or does not fit its type        422
     │   ├── ConstraintViolation       a record that breaks @unique, @card, an endpoint …          422
-    │   ├── GraphExists               a graph is created where something is already               409
+    │   ├── GraphExists               the place of a new graph is not empty                       409
     │   └── NotFound                  no such graph, branch, commit, type                         404
     │       ├── GraphGone             the graph was deleted, or created anew at the same place
     │       ├── BranchGone            the branch was deleted, or created anew under its name
     │       └── Expired               what was asked for has been cleaned up                      410
-    ├── Conflict                      the state of the graph stands against the write         4   409
+    ├── Conflict                      the write conflicts with the state of the graph         4   409
     │   ├── KeyConflict               an appended key exists already
     │   ├── ExpectedVersionMismatch   a strict write's table has moved
     │   ├── PayloadMismatch           a transaction id that was committed with other data
@@ -26,11 +26,11 @@
     ├── StorageError                  the store failed or refused                             5   503
     │   ├── FormatMismatch            written by an older or newer omniray                        500
     │   ├── OutcomeUnknown            the write may or may not have landed: ask again
-    │   ├── Fenced                    a successor owns the line: this owner's life ends
+    │   ├── Fenced                    another owner has taken the line over
     │   ├── Overloaded                too much at once: try again after a while                   429
     │   └── Unreachable               no coordinator answers
-    └── RecoveryRequired              needs a heal or a repair first                          6   503
-        ├── TableDrift                somebody else wrote to a table's path
+    └── RecoveryRequired              a recovery or a repair is needed first                  6   503
+        ├── TableDrift                a foreign writer wrote to a table's path
         └── InvariantViolation        a pinned version is nowhere to be found                     500
 
 An error without figures has those of its parent. A handler decides by class, `kind` and `retry`, never by the text.
@@ -65,12 +65,12 @@ class OmnirayError(Exception):
         return (rebuilt, (type(self), self.message, self.facts))
 
     def as_json(self) -> dict[str, Any]:
-        """The error as a caller of another process gets it."""
+        """The error as it is sent to another process."""
         return {"kind": self.kind, "retry": self.retry, "message": self.message, **self.facts}
 
 
 def rebuilt(cls: type[OmnirayError], message: str, facts: dict[str, Any]) -> OmnirayError:
-    """An error as another process told of it, whatever its class takes to make a new one."""
+    """Rebuild an error that another process sent, without the constructor of its class."""
     error = cls.__new__(cls)
     OmnirayError.__init__(error, message, **facts)
     return error
@@ -133,7 +133,7 @@ class ConstraintViolation(InputError):
 
 
 class GraphExists(InputError):
-    """There is a graph, or something else, where a graph was to be created."""
+    """The place where a graph was to be created is not empty."""
 
     kind = "exists"
     http_status = 409
@@ -166,7 +166,7 @@ class Expired(NotFound):
 
 
 class Conflict(OmnirayError):
-    """The state of the graph stands against the write; nothing was written."""
+    """The write conflicts with the state of the graph; nothing was written."""
 
     kind = "conflict"
     retry: ClassVar[Retry] = "after_refresh"
@@ -228,7 +228,7 @@ class MergeConflicts(Conflict):
 
 
 class Withdrawn(Conflict):
-    """Somebody asked for the outcome of a write while it was under way, and was told that it is not committed."""
+    """`outcome()` reported the write as not committed while it was under way, so it can't land any more."""
 
     kind = "withdrawn"
     retry = "safe"
@@ -241,7 +241,7 @@ class LineOwned(Conflict):
 
 
 class Moved(Conflict):
-    """A load that was judged elsewhere has to be judged again, since a table has moved; its client does so itself."""
+    """A prepared load must be judged again, since a table has moved; its client does so itself."""
 
     kind = "moved"
     retry = "safe"
@@ -279,7 +279,7 @@ class Fenced(StorageError):
 
 
 class Overloaded(StorageError):
-    """A coordinator has more under way than it takes, and has not taken this write: `retry_after_s` says when to."""
+    """The coordinator is overloaded and has not accepted the write: `retry_after_s` says when to try again."""
 
     kind = "overloaded"
     http_status = 429
@@ -292,7 +292,7 @@ class Unreachable(StorageError):
 
 
 class RecoveryRequired(OmnirayError):
-    """Something must be healed or repaired before this can go on."""
+    """A recovery or a repair is needed before this can go on."""
 
     kind = "recovery_required"
     exit_code = 6
@@ -300,7 +300,7 @@ class RecoveryRequired(OmnirayError):
 
 
 class TableDrift(RecoveryRequired):
-    """Somebody wrote to a table's path with something other than omniray."""
+    """A foreign writer, something other than omniray, wrote to a table's path."""
 
     kind = "drift"
 

@@ -1,10 +1,10 @@
-"""Named points at which a test can kill, fail, delay or watch the system. Off, a point costs one look at a dict.
+"""Named points at which a test can kill, fail, delay or watch the system. A point that is off costs one dict look-up.
 
-Armed in process with `armed`, or for a process to be by its environment:
+A test arms points of its own process with `armed`, and of a process that it starts by the environment:
 
     OMNIRAY_FAILPOINTS="phase_c.before_put=kill; phase_d.before_fold=delay(0.2)@3"
 
-`@3` means the third time that the point is reached; else it is every time.
+`@3` means only the third time that the point is reached; without it, every time.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Point(StrEnum):
 
 
 class FailpointHit(Exception):
-    """What `raise` raises: an error that nothing in the system knows."""
+    """The error that the action `raise` raises: no code of the system handles it."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ _armed: dict[Point, Action] = {}
 
 
 def reach(point: Point) -> None:
-    """The system is at this point."""
+    """Run the action that is armed at this point, if any."""
     if _armed and (action := _armed.get(point)) is not None:
         action.reached += 1
         if action.nth is None or action.nth == action.reached:
@@ -134,7 +134,7 @@ def fail() -> None:
 
 
 def parse(text: str) -> dict[Point, Action]:
-    """Read what the environment variable says; a mistake in it ends the process, since a test would prove nothing."""
+    """Parse the environment variable; a mistake in it ends the process, since the test would prove nothing."""
     actions: dict[Point, Action] = {}
     for rule in filter(str.strip, text.split(";")):
         found = _RULE.fullmatch(rule)

@@ -1,4 +1,4 @@
-"""Who writes, and for which tenant."""
+"""The author of a write: actor and tenant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME_SHOWN_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """For whom a write is made. Names go into the history, and from there to terminals: each is one printable line."""
+    """In whose name a write is made. Names go into the history and to terminals, so each is one printable line."""
 
     actor: str = ""
     tenant: str = ""

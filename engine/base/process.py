@@ -1,6 +1,6 @@
-"""Who does something: a process, known well enough that its death on the same machine can be told at once.
+"""Identifies a process so that its death can be detected at once on the same machine.
 
-That a process is dead says only *when* to recover what it left, never whether that is safe: the epoch does that.
+The death of a process says only *when* to recover its operations, never whether that is safe: the epoch does that.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _STARTTIME_FIELD = 19  # of /proc/<pid>/stat, counted after the command's closing parenthesis
-_ENDED = "ended"  # of a process whose parent has not asked for its exit code yet: it can be signalled all the same
+_ENDED = "ended"  # a zombie, whose parent has not read its exit code yet: signals still reach it
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of one machine. `started` tells it from a later one with the same number."""
+    """A process of one machine. `started` tells it from a later one with the same pid."""
 
     host: str
     pid: int
@@ -33,7 +33,7 @@ def this_process() -> Process:
 
 
 def is_known_dead(process: Process) -> bool:
-    """Whether a process is known to have ended; of one on another machine nobody here knows."""
+    """Whether a process is known to have ended; never so for one on another machine."""
     if process.host != _host():
         return False
     started = _started(process.pid)
@@ -50,17 +50,17 @@ def is_known_dead(process: Process) -> bool:
 
 @functools.cache
 def _host() -> str:
-    """This machine since it booted, as processes that see the same process numbers know it."""
+    """This machine, its boot and its PID namespace: pids can be compared only within one."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:  # no Linux: a name is all there is
+    except OSError:  # not Linux: only the host name is known
         return socket.gethostname()
     return f"{socket.gethostname()}/{boot}/{namespace}"
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in ticks since boot; None if there is none, or no way to tell."""
+    """When a process started, in ticks since boot; None if it does not exist or can't be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

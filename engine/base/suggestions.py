@@ -9,14 +9,14 @@ OPTIONS_MAX = 12
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """The option that looks most like the name, if one does."""
+    """The option most similar to the name, if one is similar enough."""
     folded = {option.lower(): option for option in options}
     near = difflib.get_close_matches(name.lower(), folded, n=1)
     return folded[near[0]] if near else None
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest one, or the first of those that there are."""
+    """The end of a sentence about an unknown name: the nearest known one, or the first known ones."""
     known = list(options)
     if near := nearest(name, known):
         return f"did you mean {near!r}?"

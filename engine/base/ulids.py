@@ -12,7 +12,7 @@ _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 
 def new_ulid() -> str:
-    """A fresh ULID, of now."""
+    """A new ULID with the current time."""
     return str(ULID())
 
 
@@ -22,12 +22,12 @@ def is_ulid(text: str) -> bool:
 
 
 def time_us_of(ulid: str) -> int:
-    """The time in a ULID, as microseconds since 1970; 0 for a text that is none."""
+    """The time in a ULID, as microseconds since 1970; 0 if the text is no ULID."""
     return ULID.from_str(ulid).milliseconds * 1000 if is_ulid(ulid) else 0
 
 
 def checked_txn_id(txn_id: str) -> str:
-    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is none."""
+    """The id that a caller gives to a write, in its canonical spelling; raises `InputError` if it is no ULID."""
     canonical = txn_id.upper() if isinstance(txn_id, str) else ""
     if not is_ulid(canonical):
         raise InputError(

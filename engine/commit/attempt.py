@@ -4,12 +4,12 @@
     stage      Phase B: every touched table's next version, tables in parallel, beside Phase A
     follow     the object that pins what was staged
     put        Phase C: one put-if-absent, the only commit point
-    give up    what an attempt made that is known to be lost helps nobody
+    give up    the files of an attempt that is known to be lost are deleted
 
-and Phase D of what has landed is noticed by whoever finishes it (`phase_d.py`). The embedded writer, the coordinator's
-rounds, repairs and the creation of a graph all go this way; what a table undergoes is a `TableChange`.
+`phase_d.py` finishes Phase D of an object that has landed. The embedded writer, the coordinator's rounds, repairs and
+the creation of a graph all use this kernel; what an operation does to a table is a `TableChange`.
 
-Beside each staging `__graph.json` is looked at: a handle that outlived its graph commits nothing into another one.
+Beside each staging `__graph.json` is read: a handle that outlived its graph commits nothing into another one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Jobs(Protocol):
 
 @dataclass(slots=True)
 class Attempt:
-    """What one try has come to so far. Its id, transactions and sidecar are its own, whatever was tried before."""
+    """The state of one try. Its id, transactions and sidecar are its own, whatever was tried before."""
 
     base: CommitObject
     changes: Mapping[str, TableChange]
@@ -85,8 +85,8 @@ class Attempts:
     def stage(self, attempt: Attempt, base: Base) -> list[Taken | OmnirayError]:
         """Phases A and B side by side; returns why tables could not be staged.
 
-        Raises if the sidecar could not be put, or the graph is gone. Either way nothing is under way any more then. An
-        attempt that was given up meanwhile clears away what has been staged since.
+        Raises if the sidecar could not be put, or the graph is gone. Either way no request is under way any more then.
+        An attempt that was given up meanwhile deletes what has been staged since.
         """
         stages = [TableStage(table, attempt.changes[table.table_key]) for table in attempt.sidecar.tables]
         beside = [self._pool.submit(self._put_sidecar, attempt.sidecar)] if stages else []
@@ -95,7 +95,7 @@ class Attempts:
         outcomes: list[StagedPin | Taken | OmnirayError] = []
         try:
             outcomes = self._stager.stage(base, stages) if stages else []
-        finally:  # a sidecar that is put after the attempt was cleared away would be nobody's
+        finally:  # a sidecar that is put after the attempt was cleared away would stay behind
             failed = [error for future in beside if (error := future.exception()) is not None]
             with attempt.lock:
                 found = zip(stages, outcomes, strict=False)
@@ -114,7 +114,7 @@ class Attempts:
         finalised_through: int,
         remarks: Iterable[Remark] = (),
     ) -> CommitObject:
-        """The object that pins what was staged; remarks that wait are recorded with it."""
+        """The object that pins what was staged; waiting remarks are recorded with it."""
         ours = follow(
             attempt.base,
             op_id=attempt.operation_id,
@@ -126,7 +126,7 @@ class Attempts:
         return attempt.ours
 
     def put(self, attempt: Attempt, tip: Tip) -> Fate:
-        """Phase C. If it raises, everything is kept: behind a refusal the put may be on its way."""
+        """Phase C. If it raises, all files are kept: the put may still be under way."""
         assert attempt.ours is not None, "only what was staged is put"
         reach(Point.C_BEFORE_PUT)
         fate = tip.put(attempt.ours)
@@ -134,9 +134,9 @@ class Attempts:
         return fate
 
     def give_up(self, attempt: Attempt) -> Future[None]:
-        """An attempt is known to be lost; the future is done when what it made is deleted.
+        """Delete the files of an attempt that is known to be lost; the future is done when they are deleted.
 
-        What can't be deleted now is the sweep's, and the sidecar the next recovery's.
+        The sweep deletes leftovers, and the next recovery a sidecar.
         """
         with attempt.lock:
             attempt.is_void = True
@@ -163,7 +163,7 @@ class Attempts:
 
 
 class Described(Protocol):
-    """A write as its commit tells of it."""
+    """The facts of a write that its commit records."""
 
     @property
     def commit_id(self) -> str: ...
@@ -180,7 +180,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SystemWrite:
-    """A write that nobody sends again: creation, repair."""
+    """A write that is never sent again: creation, repair."""
 
     commit_id: str
     kind: str

@@ -1,9 +1,8 @@
 """The creation of a graph: an operation in four phases like any other, whose object is the first of main's line.
 
-Everything it makes has names that nobody else uses: the graph's id is in those of its line. So any number of creators
-may try at once, and the one whose `__graph.json` is there has created the graph; the others clear away what they made.
-A creator that died before that put leaves nothing that stands in the way of the next one; one that died after it has
-created the graph.
+All its files have unique names: the graph's id is in those of its line. So any number of creators may try at once, and
+the one whose `__graph.json` is there has created the graph; the others delete their files. A creator that died before
+that put leaves nothing that blocks the next one; one that died after it has created the graph.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ UNCLEAR_TRIES_MAX = 8
 
 
 def create_graph(store: ObjectStore, schema_text: str, *, actor: str = "") -> None:
-    """Create a graph where nothing is. One that failed leaves nothing, or what does not stand in the way of another."""
+    """Create a graph in an empty place. A failed creation leaves nothing, or files that do not block another."""
     accepted = accept(schema_text, version=1)
     _refuse_occupied(store)
     _prove(store)
@@ -84,13 +83,13 @@ def _create(branch: OpenBranch, attempts: Attempts, author: Author) -> None:
 
 
 def _is_first(branch: OpenBranch) -> bool:
-    """Put `__graph.json`: whether this creator has created the graph. Raises only while that is unclear."""
+    """Put `__graph.json`; returns whether this creator created the graph. Raises only while that is unclear."""
     identity = encode(GraphIdentity(branch.graph_id))
     for _ in range(UNCLEAR_TRIES_MAX):
         if branch.store.put_if_absent(PATH, identity) is Answer.CREATED:
             return True
         with contextlib.suppress(StorageError):
-            if (found := look_up_identity(branch.store)) is not None:  # a refusal may be our own success come back
+            if (found := look_up_identity(branch.store)) is not None:  # a refusal may follow our own success
                 return found.graph_id == branch.graph_id
     raise OutcomeUnknown(
         f"no clear answer to putting {branch.store.uri}/{PATH}: the graph may have been created; open it, or create it "
@@ -100,7 +99,7 @@ def _is_first(branch: OpenBranch) -> bool:
 
 
 def _refuse_occupied(store: ObjectStore) -> None:
-    """Refuse a place where something is, except for what a creator left that died before its put."""
+    """Refuse a place that is not empty, except for files of a creator that died before its put."""
     if store.get(PATH) is not None:
         raise GraphExists(f"there is a graph at {store.uri} already; open it, or choose another place", uri=store.uri)
     if any(not _is_remains(file.path) for file in store.files("")):
@@ -108,7 +107,7 @@ def _refuse_occupied(store: ObjectStore) -> None:
 
 
 def _is_remains(path: str) -> bool:
-    """Whether a file is of a creation that never came to its end: a sidecar, a line, a schema, a staged version 1."""
+    """Whether a file is of an unfinished creation: a sidecar, a line, a schema, a staged version 1."""
     folder, _, name = path.rpartition("/")
     top, *below = folder.split("/")
     if top in (SIDECARS, COMMITS, SCHEMAS, PROBE) or name.startswith(TEMPORARY):
@@ -127,21 +126,21 @@ def _prove(store: ObjectStore) -> None:
     store.delete_empty_folders(PROBE)
     if Answer.UNCLEAR in (*answers, second):
         raise StorageError(f"{store.uri} gives no clear answers to conditional puts; try again")
-    if second is not Answer.REFUSED or kept != b"1":  # a first refusal would be our own put's, whose answer got lost
+    if second is not Answer.REFUSED or kept != b"1":  # a first refusal may follow our own put, whose answer got lost
         raise StorageError(f"{store.uri} does not honour put-if-absent (If-None-Match: *); a graph can't live on it")
     if first is None or not low.endswith(first):
         raise StorageError(f"{store.uri} does not list names in order; a graph can't live on it")
 
 
 def _take_back(branch: OpenBranch, attempts: Attempts, attempt: Attempt) -> None:
-    """Delete what a creation that is known to have failed has made: names that nobody else uses.
+    """Delete the files of a creation that is known to have failed; their names are unique.
 
     The schema's file stays: it is named by its content, so another creator may have put it, too.
     """
     with contextlib.suppress(OmnirayError):
         branch.store.delete(branch.log.path(1))
         attempts.give_up(attempt).result()
-        if branch.store.get(PATH) is None:  # else the folders are those of a graph that somebody has created
+        if branch.store.get(PATH) is None:  # else the folders are those of another creator's graph
             branch.store.delete_empty_folders()
 
 

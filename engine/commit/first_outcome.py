@@ -1,4 +1,4 @@
-"""What a write did the first time, for whoever sends it again."""
+"""The first outcome of a write, for a caller that sends it again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from omniray.engine.judge.resolution import WriteResult
 
 
 def first_outcome(entry: LineageEntry, versions: Mapping[str, int], payload_hash: str) -> WriteResult:
-    """What a write did the first time, as its lineage entry tells; raises `PayloadMismatch` if it was another write.
+    """The first outcome of a write, by its lineage entry; raises `PayloadMismatch` if that was another write.
 
-    A first time without a hash was a write whose id its caller did not choose, but was told when no clear answer came.
-    There is nothing to compare then, and nobody else can know the id.
+    An entry without a hash is of a write whose id the caller did not choose, but was told when no clear answer came.
+    There is nothing to compare then, and no other caller can know the id.
     """
     if entry.payload_hash not in ("", payload_hash):
         raise PayloadMismatch(

@@ -1,7 +1,7 @@
 """Phase D: behind the answer and in the order of the line, published versions get their final names and are folded.
 
 A pinned version is committed the moment its object is in the line; a plain Lance reader sees it when its manifest has
-its final name. Any process with write access may do this, for its own objects and for those of a writer that died, any
+its final name. Any process with write access may do this, for its own objects and for those of a dead writer, any
 number of them at once: a final name is a put-if-absent of the same bytes, and the fold is a compare-and-swap. Deletes
 come last: a version's own name once it has its final one, the operation's sidecar once it is folded.
 """
@@ -41,9 +41,9 @@ RETRY_S_MAX = 60.0
 
 
 class Finaliser:
-    """Finishes Phase D of a branch, in a thread of its own; `flush` waits until it is through with what it was told.
+    """Finishes Phase D of a branch, in a thread of its own; `flush` waits until all noticed objects are finished.
 
-    Final names are given at once. The fold waits until many objects have gathered, or nothing new comes, or somebody
+    Final names are given at once. The fold waits until many objects have gathered, or nothing new comes, or a caller
     flushes: so its cost is shared by many commits, and a busy writer is not slowed down by it. Deletes wait likewise.
     """
 
@@ -58,7 +58,7 @@ class Finaliser:
         self._named_through = 0
         self._folded_through = 0
         self._finalised_through = 0
-        self._pruned_at = 0  # what was finalised when it was last seen to, or when this process began
+        self._pruned_at = 0  # `finalised_through` at the last pruning, or when this process began
         self._flushing = 0
         self._closing = False
         self._error: BaseException | None = None
@@ -75,13 +75,13 @@ class Finaliser:
         return self._finalised_through
 
     def refuse_drifted(self, table_keys: Iterable[str]) -> None:
-        """Raise for a table whose final name somebody else has taken: nothing is written to it until it is repaired."""
+        """Raise for a table whose final name a foreign writer has taken: nothing is written to it until its repair."""
         for table_key in table_keys:
             if table_key in self._drifted and (drift := self._name_again(table_key)) is not None:
                 raise drift
 
     def drifted(self) -> dict[str, TableDrift]:
-        """The tables whose final name somebody else has taken."""
+        """The tables whose final name a foreign writer has taken."""
         return {table_key: drifted.error for table_key, drifted in list(self._drifted.items())}
 
     def notice(self, landed: CommitObject, operation_id: str | None = None) -> None:
@@ -102,9 +102,9 @@ class Finaliser:
             self._wake.notify_all()
 
     def flush(self) -> None:
-        """Wait until all that was noticed so far has its final name and is folded; raises what stood in the way.
+        """Wait until all objects noticed so far have final names and are folded; raises the error that prevented it.
 
-        What a foreign writer did to one table keeps that table's versions from their final names, and nothing else.
+        Drift of one table holds up the final names of that table's versions, and nothing else.
         """
         with self._wake:
             if self._target is None:
@@ -151,7 +151,7 @@ class Finaliser:
                     self.tidy()
                 else:
                     self._finish(target, fold=work is _Work.FOLD)
-            except BaseException as error:  # whatever it is, a flush that waits must hear of it
+            except BaseException as error:  # a waiting flush must get any error
                 log.warning("event=phase_d_failed seq=%d error=%r", target.seq, error)
                 with self._wake:
                     self._error = error
@@ -184,7 +184,7 @@ class Finaliser:
             return None
 
     def _wait_out(self, error: BaseException) -> None:
-        """Wait after a failure until somebody commits or flushes; what the store refused is tried again before long."""
+        """Wait after a failure until the next commit or flush; after a storage error only for a while."""
         passes = isinstance(error, StorageError)
         pause_s = min(RETRY_S * 2**self._failures, RETRY_S_MAX) if passes else None
         if not self._wake.wait(timeout=pause_s):
@@ -203,7 +203,7 @@ class Finaliser:
     def _finish(self, target: CommitObject, *, fold: bool) -> None:
         """Give final names up to `target`, in the order of the line; then, if asked, fold.
 
-        Folding follows naming, and the fold says how far that is: a process that begins reads no further back.
+        The fold records how far naming has come, so that a process that starts reads no further back.
         """
         if not self._has_begun:
             folded = self._manifest.folded()
@@ -222,7 +222,7 @@ class Finaliser:
             self.tidy()
 
     def _fold(self, target: CommitObject, pending: Sequence[CommitObject]) -> None:
-        """Fold what has gathered; a drifted table holds up its own final names, and is told of at the end."""
+        """Fold the pending objects; a drifted table holds up only its own final names, and is raised at the end."""
         drift = next((error for key in tuple(self._drifted) if (error := self._name_again(key)) is not None), None)
         waiting = [pin.since for drifted in self._drifted.values() for pin in drifted.waiting]
         named_through = min(waiting, default=target.seq + 1) - 1
@@ -236,9 +236,9 @@ class Finaliser:
             raise drift
 
     def _name(self, obj: CommitObject) -> None:
-        """Give the versions that an object brought in their final names, tables in parallel.
+        """Give the versions that an object introduced their final names, tables in parallel.
 
-        A table that somebody else wrote to is noted and left alone; the others go on. Only main's versions get any.
+        A drifted table is noted and left alone; the others go on. Only main's versions get final names.
         """
         if not self._branch.branch.is_main:
             return
@@ -261,7 +261,7 @@ class Finaliser:
         self._finished.append(pin)
 
     def _name_again(self, table_key: str) -> TableDrift | None:
-        """Give the final names that had to wait, if the table was repaired meanwhile; else say what is the matter."""
+        """Give the final names that had to wait, if the table was repaired meanwhile; else return its drift."""
         with self._naming:
             drifted = self._drifted.get(table_key)
             while drifted is not None and drifted.waiting:
@@ -275,12 +275,12 @@ class Finaliser:
         return None
 
     def tidy(self) -> None:
-        """Delete own names of finished versions and sidecars that are done with; move old versions away.
+        """Delete own names of finished versions and sidecars of finished operations; move old versions away.
 
-        What can't be deleted is harmless: an own name is the sweep's then, and a sidecar the next recovery's.
+        Leftovers are harmless: the sweep deletes own names, and the next recovery sidecars.
         """
         if self._target is None:
-            return  # it was told of nothing: a graph that is only read leaves everything as it is
+            return  # nothing was noticed: a process that only reads leaves everything as it is
         with self._tidying:
             self._tidy()
 
@@ -307,11 +307,11 @@ class Finaliser:
             log.warning("event=tidy_failed sidecars=%d error=%s", len(through), error)
 
     def _prune(self) -> None:
-        """Delete old objects of the line, now and then: of processes that write once and end, one in many does."""
+        """Prune the line, now and then: of processes that write once and end, one in many does."""
         before, self._pruned_at = self._pruned_at, self._finalised_through
         if self._target is not None and before // PRUNE_OBJECTS < self._pruned_at // PRUNE_OBJECTS:
-            # A clock ahead of the one that dates the objects would make young ones look old: a sleeper believes its put
-            # of their numbers.
+            # A clock ahead of the one that dates the objects would make young ones look old, and a paused writer would
+            # believe its put of their numbers.
             now_us = min(time.time_ns() // 1000, store_now_us(self._store))
             prune(self._store, self._log, self._target, self._pruned_at, now_us=now_us)
 
@@ -320,15 +320,15 @@ _open_in_this_process: set[Finaliser] = set()
 
 
 def _close_all() -> None:
-    """Finish Phase D of what a program has written that ends without closing its graphs."""
+    """Finish Phase D for a program that ends without closing its graphs."""
     for finaliser in tuple(_open_in_this_process):
         try:
             finaliser.close()
-        except Exception as error:  # nobody is there to be told, and the next writer finishes it
+        except Exception as error:  # no caller is left to be told, and the next writer finishes it
             log.info("event=phase_d_unfinished_at_exit error=%r", error)
 
 
-# Before the threads of executors are ended, which is earlier than `atexit` and has no public name. A forked child has
+# Runs before the threads of executors end, which is earlier than `atexit` and has no public name. A forked child has
 # none of the threads, and nothing of its own to finish.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
 os.register_at_fork(after_in_child=_open_in_this_process.clear)
@@ -344,7 +344,7 @@ class _Work(StrEnum):
 
 @dataclass(slots=True)
 class _Drifted:
-    """A table that somebody else wrote to, and the pins whose final names wait for its repair, oldest first."""
+    """A table that a foreign writer wrote to, and the pins whose final names wait for its repair, oldest first."""
 
     error: TableDrift
     waiting: list[Pin]

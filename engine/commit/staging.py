@@ -1,6 +1,6 @@
-"""Phase B: the next version of every table that an operation touches, each staged under a name of its own.
+"""Phase B: the next version of every table that an operation touches, each staged under its own name.
 
-Nothing of it counts before the commit object pins it, and nobody else uses what one attempt made.
+No version counts before the commit object pins it, and no other attempt uses the files that one attempt made.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The versions that an attempt builds on; those above `landed_through` are staged and may yet come to nothing."""
+    """The versions that an attempt builds on; those above `landed_through` are staged and may yet be lost."""
 
     pins: Mapping[str, Pin]
     landed_through: int
@@ -39,9 +39,9 @@ class Base:
 
     @classmethod
     def on(cls, base: CommitObject, newest: CommitObject) -> Base:
-        """The versions of an object, where the line is known to end with `newest`.
+        """The versions of an object, if the line is known to end with `newest`.
 
-        Another object may have the number of one that never landed, so a number alone does not tell.
+        Another object may have the number of one that never landed, so a number alone does not decide.
         """
         has_landed = base.op_id == newest.op_id
         through = base.seq if has_landed else min(newest.seq, base.seq - 1)
@@ -73,7 +73,7 @@ class StagedPin:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A table's next version is there already, and not by whoever stages it; `found` is the number that came out."""
+    """Another writer has made a table's next version; `found` is the number that the staged one got."""
 
     table_key: str
     expected: int
@@ -84,13 +84,13 @@ Staged = StagedPin | Taken | OmnirayError
 
 
 class Stager(Protocol):
-    """Stages tables, wherever that is done."""
+    """Stages tables, in this process or in others."""
 
     def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
-        """The tables in parallel: for each what was staged, or why it was not."""
+        """Stage the tables in parallel; for each the staged version, or why there is none."""
 
     def drop(self, table_keys: Sequence[str]) -> None:
-        """Forget what was staged and came to nothing: its handles show rows that never happened."""
+        """Drop handles of staged versions that are lost: they show rows that were never committed."""
 
 
 class Cold(StorageError):
@@ -100,7 +100,7 @@ class Cold(StorageError):
 
 
 class TableStager:
-    """Stages tables in this process, one attempt after the other for each of them, other tables beside it."""
+    """Stages tables in this process: each table's attempts one after the other, tables in parallel."""
 
     def __init__(self, branch: OpenBranch) -> None:
         self._branch = branch
@@ -112,7 +112,7 @@ class TableStager:
         self._pool.shutdown()
 
     def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
-        if len(stages) == 1:  # which most writes touch: no thread needs to be woken
+        if len(stages) == 1:  # as in most writes: no thread is needed
             return [self._stage(base, stages[0])]
         return list(self._pool.map(lambda stage: self._stage(base, stage), stages))
 
@@ -132,7 +132,7 @@ class TableStager:
             raise Cold(f"{table_key}: version {pin.version} was staged and is gone") from error
 
     def turn(self, table_key: str) -> threading.Lock:
-        """Who holds it has the table to itself."""
+        """The lock whose holder has the table to itself."""
         return self._turns[table_key]
 
     def _stage(self, base: Base, stage: TableStage) -> Staged:
@@ -200,7 +200,7 @@ class TableStager:
 
 
 def drifted(table_key: str, expected: int) -> TableDrift:
-    """The error for a table whose next version is there, and which no object of the line explains."""
+    """The error for a table whose next version is taken, which no object of the line explains."""
     return TableDrift(
         f"{table_key} was changed by something other than omniray: its next version should be {expected} and that is "
         f"taken; {DRIFT_ADVICE}",

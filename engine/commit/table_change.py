@@ -17,7 +17,7 @@ from omniray.engine.tables.storage import EmptyVersion, StagedRows
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """The table holds what another pinned version does, as the version after `head`, the newest that there is."""
+    """The table gets the rows of another pinned version, as the version after `head`, its newest one."""
 
     source: Pin
     head: int
@@ -25,7 +25,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """The table is what a foreign writer has made of it: a version that is there already, under its final name."""
+    """The graph takes over a foreign writer's version, which is there already under its final name."""
 
     version: int
     transaction: str
@@ -34,7 +34,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The table begins, empty."""
+    """The table is created, empty."""
 
     table_id: str
     path: str
@@ -45,7 +45,7 @@ TableChange: TypeAlias = TableWrite | Restore | Adopt | Create
 
 
 def announced(base: CommitObject, table_key: str, change: TableChange) -> SidecarTable:
-    """What a sidecar says of the change: the version that it builds on, by which transaction, with which files."""
+    """The change as its sidecar announces it: the version that it builds on, its transaction and its files."""
     match change:
         case TableWrite(rows=rows):
             files = rows.files if isinstance(rows, StagedRows) else ()

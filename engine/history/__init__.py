@@ -1,1 +1,1 @@
-"""What a branch was: the line folded into `__manifest`, its lineage, audit and accepted schema."""
+"""The history of a branch: the line folded into `__manifest`, its lineage, audit and accepted schema."""

@@ -1,7 +1,7 @@
 """The accepted schemas of a graph as files, each named by its content: `__schema/<hash of the text>.pg`.
 
-Which of them is in force is a fact of the line: each object names the file and the canonical hash of what it means. So
-each branch, and each old snapshot, has its own.
+The line says which of them is in force: each object names the file and the canonical hash of its meaning. So each
+branch, and each old snapshot, has its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The audit of recoveries, `_graph_commit_recoveries.lance`: one row for each operation that was recovered.
 
 It is derived from the line, where a recovery is recorded first: Phase D writes the rows before it folds the objects
-that say so. A kill in between only has them looked at again, since a row is added only if its operation has none, on
+that record them. After a kill in between they are only checked again: a row is added only if its operation has none, on
 top of exactly the version that was searched. The table is created with its first row.
 """
 
@@ -43,14 +43,14 @@ SCHEMA = pa.schema(
 
 
 def record(store: ObjectStore, objects: Iterable[CommitObject]) -> None:
-    """See that every recovery which these objects of the line tell of has its row, and has it once."""
+    """Ensure that every recovery recorded in these objects of the line has exactly one row."""
     told = _rows_of(objects)
     table = SwapTable(store, PATH, SCHEMA)
     try:
         with lance_errors(f"write to {table.uri}"):
             _record(table, told)
     finally:
-        with contextlib.suppress(StorageError):  # what is left behind is harmless, and the sweep takes it
+        with contextlib.suppress(StorageError):  # leftovers are harmless, and the sweep deletes them
             store.delete_all(table.take_leftovers())
 
 
@@ -74,7 +74,7 @@ def _record(table: SwapTable, told: pa.Table) -> None:
         missing = _missing(dataset, told)
         if missing.num_rows == 0:
             return
-        with contextlib.suppress(CommitConflictError):  # another process was first: look at what it has written
+        with contextlib.suppress(CommitConflictError):  # another process was first: check what it has written
             staged = table.stage(dataset, _addition(dataset, missing))
             reach(Point.D_AUDIT_STAGED)
             after = table.publish(staged)
@@ -93,7 +93,7 @@ def _missing(dataset: lance.LanceDataset, told: pa.Table) -> pa.Table:
 
 
 def _addition(dataset: lance.LanceDataset, rows: pa.Table) -> lance.LanceOperation.BaseOperation:
-    """Rows added to the newest fragment, while that is small: else a long life leaves a fragment for each row."""
+    """Rows added to the newest fragment, while that is small: else each recovery would leave a fragment."""
     tail = [f for f in dataset.get_fragments()[-1:] if f.physical_rows < TAIL_ROWS_MAX]
     together = pa.concat_tables([*(f.to_table() for f in tail), rows]).combine_chunks()
     return lance.LanceOperation.Update(
@@ -105,7 +105,7 @@ def _addition(dataset: lance.LanceDataset, rows: pa.Table) -> lance.LanceOperati
 
 
 def _rows_of(objects: Iterable[CommitObject]) -> pa.Table:
-    """One row for each operation: the first that the line tells of it."""
+    """One row for each operation: its first in the line."""
     rows: dict[str, dict[str, Any]] = {}
     for obj in objects:
         for told in obj.recoveries:

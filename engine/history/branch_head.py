@@ -1,4 +1,4 @@
-"""Which branch a name means, and the newest object of its line: names are resolved here, and nowhere else."""
+"""Resolves the name of a branch to its line and newest object; no other module resolves names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from omniray.engine.store.object_store import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class BranchHead:
-    """A branch that was found, and its line as it was when somebody began to ask for it, by a clock of `base.clock`."""
+    """A branch and the newest object of its line; `read_at` is when the request began, by `base.clock`."""
 
     graph_id: str
     branch: BranchId

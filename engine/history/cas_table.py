@@ -1,9 +1,9 @@
 """A Lance table whose version number is compared and swapped: the manifest and the audit of recoveries.
 
 Unlike a graph's tables, these are no part of a commit: each version is visible at once, and any process may make the
-next one. It is staged like a table's, must come out as exactly one more than the version that was read, and its final
-name is put if absent; so of two that build on the same version one lands, and the other begins again. Lance alone would
-not tell: it rebases a commit over versions in between, also over those that were deleted since.
+next one. It is staged like a table's, its number must be exactly one more than that of the version read, and its final
+name is put if absent; so of two writers on the same version one lands, and the other begins again. Lance alone does not
+ensure that: it rebases a commit over versions in between, also over deleted ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CACHE_BYTES = 16 << 20
 
 @contextlib.contextmanager
 def lance_errors(doing: str) -> Iterator[None]:
-    """What Lance raises when its store fails, as an error of ours; a lost race passes."""
+    """Turn Lance's errors into `StorageError`; a lost race passes through."""
     try:
         yield
     except CommitConflictError:
@@ -46,7 +46,7 @@ def lance_errors(doing: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class StagedSwap:
-    """The next version under a staging name, and when it was begun."""
+    """The next version under a staging name, and when its staging began."""
 
     dataset: lance.LanceDataset
     staging: str
@@ -54,7 +54,7 @@ class StagedSwap:
 
 
 class SwapTable:
-    """One such table; `CommitConflictError` says that another process was first."""
+    """A table with compare-and-swap; `CommitConflictError` says that another process was first."""
 
     def __init__(
         self,
@@ -71,30 +71,30 @@ class SwapTable:
         self.uri = f"{store.uri}/{path}"
 
     def open(self) -> lance.LanceDataset | None:
-        """The newest version, or None where nobody has created the table."""
+        """The newest version, or None if the table does not exist."""
         return self._opened(None)
 
     def open_to_read(self) -> lance.LanceDataset | None:
-        """The same, never to be staged upon: what was read of index and data files is remembered between calls.
+        """The same, for reading only: index and data files that were read stay cached between calls.
 
-        Lance remembers the indexes of a version by its number alone, and a staged version may lose its number to
-        another: so nothing is ever staged in this session.
+        Lance caches the indexes of a version by its number alone, and a staged version may lose its number to another:
+        so nothing is ever staged in this session.
         """
         if self._reading is None:
             self._reading = lance.Session(index_cache_size_bytes=CACHE_BYTES, metadata_cache_size_bytes=CACHE_BYTES)
         return self._opened(self._reading)
 
     def create(self) -> None:
-        """See that the table is there. Any number of processes may: one empty first version is as good as another.
+        """Create the table if it is missing; any number of processes may, since all empty first versions are alike.
 
-        Nothing says that it is still empty afterwards, nor that it is at version 1: open it.
+        Afterwards it may already have rows and later versions: open it.
         """
         files = empty_table_files(self._schema, None)
         self._put(f"{self._path}/_transactions/{files.transaction_file_name}", files.transaction_bytes)
         self._put(f"{self._path}/_versions/{FIRST_MANIFEST}", files.manifest_bytes)
 
     def stage(self, dataset: lance.LanceDataset, operation: lance.LanceOperation.BaseOperation) -> StagedSwap:
-        """Make the version after `dataset` under a name that nobody looks at."""
+        """Make the version after `dataset` under a name that no reader looks at."""
         attempt = CommitAttempt()
         transaction = str(uuid.uuid4())
         begun_s = self._clock()
@@ -116,7 +116,7 @@ class SwapTable:
         return StagedSwap(after, staging, begun_s)
 
     def publish(self, staged: StagedSwap) -> lance.LanceDataset:
-        """Give it its final name; when this returns it is the version after the one that it was built on."""
+        """Give a staged version its final name; when this returns it follows the version that it was built on."""
         if (
             self._store.copy_if_absent(staged.staging, final_path(self._path, staged.dataset.version))
             is not Answer.CREATED
@@ -128,22 +128,22 @@ class SwapTable:
         return staged.dataset
 
     def take_leftovers(self) -> list[str]:
-        """Staging names that nobody needs any more, each of them once."""
+        """Staging names that are not needed any more, each of them once."""
         taken, self._leftovers = self._leftovers, []
         return taken
 
     def discard_old_versions(self, newest: int) -> None:
-        """Delete old versions, now and then: nobody travels back in such a table."""
+        """Delete old versions, now and then: such a table needs no time travel."""
         if old_versions.is_due(newest, KEPT_VERSIONS):
             old_versions.discard(self._store, self._path, keep=KEPT_VERSIONS)
 
     def _opened(self, session: lance.Session | None) -> lance.LanceDataset | None:
         try:
             dataset = self._open(session)
-        except StorageError:  # Lance's errors do not tell what is not there from what can't be read
+        except StorageError:  # Lance's errors do not tell a missing table from an unreadable one
             if self._store.first_name(f"{self._path}/_versions") is None:
                 return None
-            dataset = self._open(session)  # somebody may have created it just now
+            dataset = self._open(session)  # another process may have created it just now
         check_format(int((dataset.schema.metadata or {}).get(STAMP, b"0")), where=self.uri)
         return dataset
 

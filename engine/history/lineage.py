@@ -27,7 +27,7 @@ class PointInTime:
 
 
 class LandedCommit(NamedTuple):
-    """A commit that is in the line, and the table versions that its object brought in."""
+    """A commit that is in the line, and the table versions that its object introduced."""
 
     entry: LineageEntry
     versions: dict[str, int]
@@ -70,7 +70,7 @@ class Lineage:
         return self.landed([commit_id], newest).get(commit_id)
 
     def landed(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
-        """The same for many ids, with one look at the line and at most two at the manifest."""
+        """The same for many ids, with one read of the line and at most two of the manifest."""
         wanted = set(commit_ids)
         if not wanted:
             return {}
@@ -88,12 +88,12 @@ class Lineage:
     def are_new(self, commit_ids: Collection[str], known_above: int) -> bool:
         """Whether none of the ids is in the line, for a caller that itself knows all commits above a number.
 
-        One look at the manifest and none at the line; False also where the manifest is not folded that far.
+        Reads the manifest and not the line; also False if the manifest is not folded that far.
         """
         return self._manifest.holds_none(commit_ids, known_above)
 
     def find_all(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LineageEntry]:
-        """The same for many ids with one look at line and manifest: those that are left out are nowhere."""
+        """The entries of many ids with one read of line and manifest: ids that are left out are in neither."""
         wanted = set(commit_ids)
         if not wanted:
             return {}
@@ -103,17 +103,17 @@ class Lineage:
         return folded | in_line
 
     def recorded(self, operation_ids: Collection[str], newest: CommitObject) -> set[str]:
-        """Those of the operations of which a recovery is recorded up to `newest`."""
+        """The operations among these that have a recovery recorded up to `newest`."""
         unfolded, folded_through = self._read(newest)
         in_line = {recovery.operation_id for recovery in _recoveries(unfolded, folded_through)}
         return (in_line & set(operation_ids)) | self._manifest.recorded(operation_ids)
 
     def since(self, known: CommitObject, newest: CommitObject) -> Iterator[CommitObject]:
-        """The objects above `known` up to `newest`, newest first; those that this process has read cost no request."""
+        """The objects above `known` up to `newest`, newest first; objects in this process's cache cost no request."""
         return (obj for obj in self._log.down_to(newest, known.seq + 1) if obj.seq > known.seq)
 
     def steps(self, after: int, newest: CommitObject) -> Iterator[Step]:
-        """What each object above a number brought in, up to `newest` and oldest first, with those long pruned."""
+        """What each object above a number introduced, up to `newest` and oldest first, pruned objects included."""
         unfolded, folded_through = self._read(newest)
         folded_through = min(folded_through, newest.seq)
         for start in range(after, folded_through, STEPS_AT_ONCE):
@@ -129,7 +129,7 @@ class Lineage:
         return self._manifest.pins_at(min(seq, folded_through)) if found is None else dict(found.pins)
 
     def at(self, when: str | date) -> PointInTime:
-        """The commit with an id, or the newest one at or before a time; a date is its first moment."""
+        """The commit with an id, or the newest one at or before a time; a date means its first moment."""
         if isinstance(when, str) and is_ulid(when.upper()):
             commit_id = when.upper()
             return self._find(

@@ -1,9 +1,9 @@
-"""Which fragments of the lineage are merged and indexed next: decisions alone, from sizes and coverage.
+"""Decides which fragments of the lineage are merged and indexed next, from sizes and coverage alone.
 
 A sealed fragment of about a thousand rows is of level 0. Four neighbours of a level become one of the next, up to about
 a million rows. So a history has few fragments of each level, a row is rewritten once per level, and the cost of a merge
-is shared by the many folds between two of them. Fragments of level 1 and above are indexed, one segment each; what is
-not indexed is a few small fragments, the tail and the head.
+is shared by the many folds between two of them. Fragments of level 1 and above are indexed, one segment each; only a
+few small fragments, the tail and the head are not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPEN_FRAGMENTS = 2  # the tail, sealed or not, and the head: the next fold repla
 
 
 def full(level: int) -> int:
-    """The rows from which on a fragment is of the level above."""
+    """The number of rows from which a fragment is of the level above."""
     return int(SEALED_ROWS * FAN_IN ** (level + 1))
 
 
@@ -46,8 +46,8 @@ def to_merge(fragments: Sequence[Fragment]) -> range | None:
     """The places of neighbours that should become one fragment; None if there are too few of any level.
 
     They are the newest ones up to some level, once together they are enough for the level above: so every row that is
-    rewritten rises, and small fragments between larger ones do not stay for ever. Low levels come first: what they
-    become may complete the next.
+    rewritten rises, and small fragments between larger ones do not stay for ever. Low levels come first: their
+    merged fragment may complete the next.
     """
     sealed = _sealed(fragments)
     for level in range(LEVEL_MAX):
@@ -63,7 +63,7 @@ def to_merge(fragments: Sequence[Fragment]) -> range | None:
 
 
 def to_index(fragments: Sequence[Fragment], segments: Mapping[str, Mapping[str, Collection[int]]]) -> IndexWork | None:
-    """The oldest fragment that lacks a segment of any index; `segments` are those there are, by index and uuid."""
+    """The oldest fragment that lacks a segment of any index; `segments` are the present ones, by index and uuid."""
     ids = {one.fragment_id for one in fragments}
     dead = frozenset(uuid for index in segments.values() for uuid, covered in index.items() if ids.isdisjoint(covered))
     covered_by_all = set[int](ids)

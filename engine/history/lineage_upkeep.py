@@ -1,12 +1,12 @@
 """Merging and indexing of the sealed lineage in `__manifest`, so that its cost does not grow with the history.
 
-Each step is one compare-and-swap on the version that it read, as a fold is, and leaves a table that is right: a kill
-between two leaves the next step to whoever comes next, and files that nothing refers to for the sweep. A step that
-another process overtakes is void, never moved to a later version: so a file older than a sweep can't become part of a
-version that the sweep has not seen.
+Each step is one compare-and-swap on the version that it read, as a fold is, and leaves a valid table: after a kill
+between two steps any process does the next one, and the sweep deletes files that nothing refers to. A step that
+another process overtakes is void, never rebased on a later version: so a file older than a sweep can't become part of
+a version that the sweep has not seen.
 
     merge   neighbours become one fragment. Lance keeps fragments in the order of their ids, and a new id is the
-            highest: what follows is given new ids too, with the same files, so the order of the line stays
+            highest: later fragments get new ids too, with the same files, so the order of the line stays
     index   one segment for one merged fragment, by object id and by number of the line; segments whose fragment was
             merged away are dropped with it
 """
@@ -77,7 +77,7 @@ def _merge(dataset: lance.LanceDataset, places: range) -> lance.LanceOperation.B
 
 
 def _with_new_id(fragment: FragmentMetadata) -> FragmentMetadata:
-    """The same rows in the same files; Lance takes the id 0 for one that is still to be given."""
+    """The same rows in the same files; Lance replaces the id 0 with a new one."""
     return FragmentMetadata(id=0, files=fragment.files, physical_rows=fragment.physical_rows)
 
 
@@ -101,7 +101,7 @@ def _index(
 
 
 def _dropped(index: Any, segment: Any) -> Index:
-    """A segment as Lance wants it named to be dropped; only the uuid counts."""
+    """A segment in the form in which Lance drops it; only the uuid counts."""
     return Index(
         uuid=segment.uuid,
         name=index.name,

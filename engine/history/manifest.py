@@ -6,12 +6,12 @@ folds objects in batches, so the commit rate of this table is not the graph's. A
 the head fragment it read and adds the next one: a true compare-and-swap, so that each object is folded exactly once
 however many processes try.
 
-Nobody owns it: where there is none, nothing is folded yet, and whoever folds the first object of the line creates it.
-Before recoveries are folded they are recorded in the audit, so what is folded is audited too.
+No process owns it: while it does not exist nothing is folded, and the first fold creates it. Before recoveries are
+folded they are recorded in the audit, so every folded recovery is audited too.
 
 Fragments, in order: sealed lineage, the lineage tail (rewritten until full), the head (always last, one row). Sealed
-lineage is merged and indexed by object id and number behind the fold (`lineage_upkeep`), and every so many numbers all
-pins are written out (`graph_pins`): so nothing but a walk through the whole history reads all of it.
+lineage is merged and indexed by object id and number behind the fold (`lineage_upkeep`), and every `PINS_EVERY` numbers
+all pins are written out (`graph_pins`): so only a walk through the whole history reads all of it.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ class CommitId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one object of the line brought in: its commits, oldest first, and versions of tables."""
+    """What one object of the line introduced: its commits, oldest first, and versions of tables."""
 
     seq: int
     commit_ids: tuple[str, ...]
     pins: Mapping[str, Pin]
 
 
-# What a row's columns do not say of a commit.
+# The fields of a commit that have no column of their own.
 _COMMIT_FACTS = tuple(f.name for f in fields(LineageEntry) if f.name not in ("commit_id", "seq", "at"))
 
 
@@ -128,7 +128,7 @@ class _End:
 
 
 class Manifest:
-    """The folded part of one branch's line; there is none, and it is empty, until the first object is folded."""
+    """The folded part of one branch's line; it does not exist, and reads as empty, until the first object is folded."""
 
     def __init__(
         self, store: ObjectStore, branch: BranchId, *, clock: Callable[[], float] = suspension_aware_clock
@@ -136,11 +136,11 @@ class Manifest:
         self._store = store
         self._table = SwapTable(store, path_of(branch), SCHEMA, clock=clock)
         self._branch = branch
-        self._seen = (0, 0)  # a version, and the number that it is folded through
+        self._seen = (0, 0)  # a version, and the number up to which it is folded
         self._warm: _End | None = None  # as of our own last fold, so that the next one reads nothing
 
     def fold(self, objects: Sequence[CommitObject], *, named_through: int) -> int:
-        """Fold objects (oldest first) that are not folded yet; says up to which number the line is folded then.
+        """Fold objects (oldest first) that are not folded yet; returns the number up to which the line is folded then.
 
         `named_through` is the number up to which every version is known to have its final name.
         """
@@ -148,7 +148,7 @@ class Manifest:
             with lance_errors(f"fold into {self._table.uri}"):
                 return self._fold(objects, named_through)
         except StorageError:
-            self._warm = None  # it may have landed: whoever folds next begins from the head that is there
+            self._warm = None  # it may have landed: the next fold begins from the stored head
             raise
 
     def _fold(self, objects: Sequence[CommitObject], named_through: int) -> int:
@@ -160,7 +160,7 @@ class Manifest:
             if new[0].seq != end.folded_through + 1:
                 if self._warm is None:
                     raise _gap(new[0].seq, end.folded_through)
-                self._warm = None  # what we remember is old
+                self._warm = None  # the cached end is old
             elif end.dataset is None:
                 self._table.create()
                 self._warm = None  # another process may have created it too, and folded since
@@ -186,7 +186,7 @@ class Manifest:
         return self._swap(end, dataset, rows, new[-1], named_through)
 
     def folded(self) -> Folded:
-        """How far the line is folded; the next fold builds on what was read for it."""
+        """How far the line is folded; the next fold reuses what this read."""
         self._warm = self._read_end()
         return Folded(self._warm.folded_through, self._warm.named_through)
 
@@ -214,16 +214,16 @@ class Manifest:
         return _entry(found.to_pylist()[0]) if found.num_rows else None
 
     def is_folded(self, obj: CommitObject) -> bool:
-        """Whether this very object, which has commits, is part of the lineage."""
+        """Whether this object, which has commits, is part of the lineage."""
         found = self.commit(obj.commits[-1].commit_id)
         return found is not None and found.op_id == obj.op_id
 
     def commits_with(self, commit_ids: Collection[str]) -> list[LineageEntry]:
-        """Those of the commits that are folded."""
+        """The folded commits among these ids."""
         return [_entry(row) for row in self._rows(_is("graph_commit") & _has_any_id(list(commit_ids))).to_pylist()]
 
     def holds_none(self, commit_ids: Collection[str], through: int) -> bool:
-        """Whether none of the commits is folded, in a version that is folded through a number or further."""
+        """Whether a version that is folded up to `through` or further holds none of the commits."""
         dataset = self._table.open_to_read()
         if dataset is None:
             return False
@@ -260,17 +260,17 @@ class Manifest:
         return (_recovery(row) for row in rows if row["seq"] <= through)
 
     def recorded(self, operation_ids: Collection[str]) -> set[str]:
-        """Those of the operations of which a recovery is folded."""
+        """The operations among these that have a folded recovery."""
         ids = {_recovery_id(operation_id): operation_id for operation_id in operation_ids}
         found = self._rows(_is("graph_recovery") & pc.field("object_id").isin(list(ids)))
         return {ids[object_id] for object_id in found["object_id"].to_pylist()}
 
     def versions_introduced(self, seq: int) -> dict[str, int]:
-        """The table versions that a number of the line brought in."""
+        """The table versions that a number of the line introduced."""
         return self.versions_introduced_by([seq]).get(seq, {})
 
     def versions_introduced_by(self, seqs: Collection[int]) -> dict[int, dict[str, int]]:
-        """The same for many numbers at once; those that brought in none are left out."""
+        """The same for many numbers at once; numbers without any are left out."""
         found = self._rows(_is("table_version") & pc.field("seq").isin(pa.array(sorted(seqs), pa.int64())))
         versions: dict[int, dict[str, int]] = {}
         for row in found.to_pylist():
@@ -290,9 +290,9 @@ class Manifest:
             return {row["table_key"]: _pin(row) for row in sorted(rows, key=lambda row: row["seq"])}
 
     def steps(self, after: int, through: int) -> list[Step]:
-        """What the numbers of a stretch of the line brought in, oldest first; those that changed no table are left out.
+        """What a range of numbers introduced, oldest first; numbers that changed no table are left out.
 
-        A stretch is read at once: a version of the manifest that somebody reads slowly may be deleted meanwhile.
+        A range is read at once: a version of the manifest that is read slowly may be deleted meanwhile.
         """
         bounds = _within(after, through)
         rows = self._rows(_is("table_version") & bounds).to_pylist()
@@ -314,7 +314,7 @@ class Manifest:
                 keep_up(self._table)
 
     def discard_old_versions(self) -> None:
-        """Delete old versions of the manifest itself, now and then: nobody travels back in it."""
+        """Delete old versions of the manifest itself, now and then: it needs no time travel."""
         if self._warm is not None and self._warm.dataset is not None:
             self._table.discard_old_versions(self._warm.dataset.version)
 
@@ -330,7 +330,7 @@ class Manifest:
             return _select(dataset, where, columns)
 
     def _newest_first(self, object_type: str) -> Iterator[dict[str, Any]]:
-        """The rows of a kind that is rare: fragment by fragment, however large they are."""
+        """The rows of a rare type, fragment by fragment, however large those are."""
         dataset = self._table.open_to_read()
         for fragment in reversed(dataset.get_fragments() if dataset is not None else []):
             with lance_errors(f"read {self._table.uri}"):
@@ -363,7 +363,7 @@ class Manifest:
         return rows
 
     def _pins_until(self, dataset: lance.LanceDataset, at: datetime) -> dict[str, Any] | None:
-        """The last row of written-out pins that is not later than a time; each look at some of them narrows it down."""
+        """The last row of written-out pins that is not later than a time; each probe of some narrows it down."""
         last, low, high = None, 0, self._folded_in(dataset) // PINS_EVERY
         while low < high:
             step = -(-(high - low) // TIME_PROBES)
@@ -409,7 +409,7 @@ class Manifest:
         newest: CommitObject,
         named_through: int,
     ) -> _End:
-        """Put the new head in the place of the one that was read; raises CommitConflictError if that is gone."""
+        """Replace the head that was read with the new one; raises CommitConflictError if it is gone."""
         replaced = 0 if end.folded_through == 0 else 1 if end.tail is None else 2
         removed = [f.fragment_id for f in dataset.get_fragments()[-replaced:]] if replaced else []
         lineage = pa.Table.from_pylist(rows, schema=SCHEMA)
@@ -471,7 +471,7 @@ def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
 
 
 def _pins_row(obj: CommitObject) -> dict[str, Any]:
-    """All pins as of a number, so that nobody has to look for a table's newest version further back."""
+    """All pins as of a number, so that no search for a table's newest version goes further back."""
     pins = [_version_row(key, pin, obj) for key, pin in obj.pins.items()]
     facts = {"commit_id": obj.head, "pins": pins}
     return _row(_pins_id(obj.seq), "graph_pins", obj.seq, at=_time(obj.head_at_us), metadata=facts)
@@ -544,7 +544,7 @@ def _has_id(object_id: str) -> pc.Expression:
 
 
 def _has_any_id(object_ids: list[str]) -> pc.Expression:
-    return pc.field("object_id").isin(pa.array(object_ids, pa.string()))  # which are texts even where there is none
+    return pc.field("object_id").isin(pa.array(object_ids, pa.string()))  # typed, since the list may be empty
 
 
 def _gap(seq: int, folded_through: int) -> InvariantViolation:

@@ -1,4 +1,4 @@
-"""One branch of one graph, opened: what everything that reads or writes it works with."""
+"""One open branch of one graph: the parts that every reader and writer of it works with."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OpenBranch:
         log: CommitLog | None = None,
         read_at: float | None = None,
     ) -> OpenBranch:
-        """The branch for somebody who knows an object of its line, or what its first one is to follow."""
+        """The branch, by an object of its line or the empty predecessor of its first one."""
         log = log or CommitLog(store, branch)
         manifest = Manifest(store, branch)
         gone = partial(refuse_gone, store, graph_id)
@@ -67,7 +67,7 @@ class OpenBranch:
 
     @property
     def schema_hash(self) -> str:
-        """What a write that was made elsewhere is held against."""
+        """The hash that a write made elsewhere is checked against."""
         return self.accepted.ref.hash
 
     def open_newest(self, table_key: str) -> Table:

@@ -1,9 +1,9 @@
 """Which commit ids are in the line already: the newest are remembered, older ones are looked up.
 
 The owner of a line must never commit an id twice. It knows every commit that lands while it owns the line, and reads
-the newest of those before when it takes over; it keeps a bounded number of both. Any other id is looked up, all those
-of a round at once, unless it is certain to be new: its client minted it for this very send, and by the time in it that
-was after the oldest commit that is remembered. Either alone would do where clients and clocks are right.
+the newest earlier ones when it takes over; it keeps a bounded number of both. Any other id is looked up, all those of a
+round at once, unless it is certain to be new: its client created it for this very request, and the time in it is later
+than the oldest remembered commit. Either condition would do if clients and clocks were always right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RecentCommits:
     def __init__(self, lineage: Lineage, newest: CommitObject, *, size: int = WINDOW_COMMITS) -> None:
         self._lineage, self._size = lineage, size
         taken = list(itertools.islice(lineage.commit_ids(newest), size + 1))
-        self._is_whole = len(taken) <= size  # there is no commit that it does not hold
+        self._is_whole = len(taken) <= size  # it holds every commit of the line
         self._newest_last = deque(reversed(taken[:size]))
         self._ids = {one.commit_id for one in self._newest_last}
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class RecentCommits:
         return len(self._newest_last)
 
     def advance(self, landed: CommitObject) -> None:
-        """An object has landed on top of all that is known."""
+        """Remember the commits of an object that has landed."""
         with self._lock:
             for commit in landed.commits:
                 self._newest_last.append(CommitId(commit.commit_id, landed.seq, commit.at_us))
@@ -47,7 +47,7 @@ class RecentCommits:
                 self._is_whole = False
 
     def known(self, asked: Mapping[str, bool], base: CommitObject) -> dict[str, LandedCommit]:
-        """Those of the ids that are in the line up to `base`; `asked` says of each whether it was called fresh."""
+        """The ids that are in the line up to `base`; `asked` says of each whether its client calls it fresh."""
         remembered, doubtful, known_above = self._sort_out(asked)
         if not remembered and (not doubtful or self._lineage.are_new(doubtful, known_above)):
             return {}
@@ -68,7 +68,7 @@ class RecentCommits:
             return commit_id in self._ids
 
     def _sort_out(self, asked: Mapping[str, bool]) -> tuple[list[str], list[str], int]:
-        """The ids that are remembered, those that have to be looked up, and the number above which all are known."""
+        """The remembered ids, the ids to look up, and the number above which all commits are known."""
         with self._lock:
             remembered = [commit_id for commit_id in asked if commit_id in self._ids]
             others = {commit_id: fresh for commit_id, fresh in asked.items() if commit_id not in self._ids}

@@ -1,4 +1,4 @@
-"""A branch of a graph, by the name that people use and by what lasts."""
+"""A branch of a graph: its name, and the ULID that identifies it for good."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class BranchId:
-    """A branch: its name, and the ULID of its line, which tells it from a namesake of another time.
+    """A branch: its name, and the ULID of its line, which tells it from later branches of the same name.
 
-    The ULID of main's line is the graph's id. Everything that lasts holds the ULID; names are resolved at open alone.
+    The ULID of main's line is the graph's id. Everything stored holds the ULID; names are resolved at open alone.
     """
 
     name: str

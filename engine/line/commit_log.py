@@ -1,7 +1,7 @@
 """A branch's line in the store: find the newest object, read objects, put the next one.
 
 Names are inverted numbers, so that the newest object is the first in listing order: on S3 one request finds it when a
-graph is opened. On a disk a hint file says where to start. Whoever knows an object already probes the number above it.
+graph is opened. On a disk a hint file says where to start. A reader that knows an object probes the number above it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FOLDER = "__commits"
 HINT = "newest"  # sorts behind every number
 HINT_EVERY = 16
 CACHE_OBJECTS_MAX = 256
-PROBES_MAX = 8  # one after another; a listing of S3 costs as much as a few of them, however far the line has come
+PROBES_MAX = 8  # one after another; a listing of S3 costs as much as a few of them, however long the line is
 
 
 class CommitLog:
-    """One branch's line. Objects never change once they are there, so those read are kept, a bounded number of them."""
+    """One branch's line. Objects never change, so a bounded number of them is cached."""
 
     def __init__(self, store: ObjectStore, branch: BranchId) -> None:
         self._store = store
@@ -35,21 +35,21 @@ class CommitLog:
         return f"{self._folder}/{SEQ_MAX - seq:020}.json"
 
     def newest(self) -> CommitObject | None:
-        """The newest object, or None where no line was born."""
+        """The newest object, or None if the line has none."""
         if self._store.lists_newest_first:
             return self.newest_listed()
         hinted = self._hinted()
         found = None if hinted is None else self.newest_from(hinted)
-        # Nothing above a hint is what an old hint looks like, too, once the objects above it are pruned.
+        # Nothing above the hint may also mean that the hint is old and the objects above it are pruned.
         return self.newest_listed() if found is hinted else found
 
     def newest_listed(self) -> CommitObject | None:
-        """The newest object by listing alone: the one that also holds for a writer that slept."""
+        """The newest object by listing alone, which is also right for a paused writer."""
         name = self._store.first_name(self._folder)
         return None if name is None or name == HINT else self._require(_seq_of(name))
 
     def newest_from(self, known: CommitObject) -> CommitObject:
-        """The newest object for a reader that knows one of the line already, and has not paused for long."""
+        """The newest object for a reader that knows an object of the line and has not paused for long."""
         probes = PROBES_MAX if self._store.lists_newest_first else SEQ_MAX
         for _ in range(probes):
             above = self.read(known.seq + 1)
@@ -73,14 +73,14 @@ class CommitLog:
         return obj
 
     def put(self, obj: CommitObject) -> Answer:
-        """Phase C: one put-if-absent. Raises only where it is clear that nothing was written."""
+        """Phase C: one put-if-absent. Raises only if it is clear that nothing was written."""
         answer = self._store.put_if_absent(self.path(obj.seq), encode(obj))
         if answer is Answer.CREATED:
             self.keep(obj)
         return answer
 
     def hint(self, landed: CommitObject) -> None:
-        """Leave word where readers of a disk may start; only for objects known to be in the line."""
+        """Write the hint where readers on a disk may start; only for objects known to be in the line."""
         if landed.seq % HINT_EVERY == 0:
             with contextlib.suppress(StorageError):  # only a hint: a reader probes upward, or lists
                 self._store.put_hint(f"{self._folder}/{HINT}", str(landed.seq).encode())
@@ -96,7 +96,7 @@ class CommitLog:
         return belonging(found)
 
     def keep(self, obj: CommitObject) -> CommitObject:
-        """Remember an object that is known to be in the line, so that nobody here reads it."""
+        """Cache an object that is known to be in the line, so that this process need not read it."""
         with self._keeping:  # readers, the writer and Phase D share it
             while len(self._cache) >= CACHE_OBJECTS_MAX:
                 del self._cache[next(iter(self._cache))]

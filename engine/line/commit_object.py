@@ -1,19 +1,19 @@
 """The line of commit objects: the only truth about a branch, and the pure rules that keep it one line.
 
 A branch is a line of numbered objects. Object S+1 is created by one put-if-absent, so exactly one writer can follow
-S, and that put is the only commit point for all tables at once. An object says everything: the newest one is enough to
+S, and that put is the only commit point for all tables at once. An object is complete: the newest one is enough to
 read the graph. This module holds the value and every decision about it, without I/O and without a clock:
 
-    follow          what a writer may put after S
+    follow          the object that a writer may put after S
     first_of        the first object of a branch, from its binding in main's line
-    change_owner    what takes the line over, hands it back, or fences everything that is under way
-    follow_with     what records a remark about the line without changing a table
+    change_owner    the object that takes the line over, hands it back, or fences everything under way
+    follow_with     the object that records a remark without changing a table
     unlawful        why an object may not follow S
     fate            what a put's answer means, given what is seen at S+1
     belonging       which of the objects found are the line, and which are strays
     reaches         whether manifest and line together leave no gap
     believable      whether a put's answer may be trusted without reading the line again
-    may_answer      whether an answer that was judged on some object may leave
+    may_answer      whether an answer that was judged on some object may be sent
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SEQ_MAX = 2**64 - 1
 class Pin:
     """One table's version in the graph. Where its manifest lies follows from path, line and transaction.
 
-    `table_id` stays when the table is renamed. `content` tells what the version holds: two pins of one table with the
-    same content hold the same rows, whatever their numbers, which count on each line by themselves.
+    `table_id` stays when the table is renamed. `content` identifies the rows: two pins of one table with the same
+    content hold the same rows, whatever their version numbers, which each line counts by itself.
     """
 
     table_id: str
@@ -49,7 +49,7 @@ class Pin:
     rows: int
     content: str
     line: str = ""  # the branch whose line introduced it, by its ULID
-    since: int = 0  # the number there
+    since: int = 0  # the number of the object there
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:
-    """One object of a line. Whatever follows it repeats what it does not mean to change, unknown fields included."""
+    """One object of a line. Its successor repeats every field that it does not change, unknown ones included."""
 
     line: str  # the branch by its ULID; main's is the graph's id
     seq: int
@@ -133,8 +133,8 @@ class CommitObject:
     finalised_through: int = 0
     head: str = ""  # the newest commit id at or below this object
     head_at_us: int = 0  # its time: commits never go back in time, whatever the clocks of their writers say
-    withdrawn: tuple[str, ...] = ()  # writes told as not committed: tries that began before this object may not land
-    swept_before_us: int = 0  # data files staged before this time may be gone: nobody may bring them along any more
+    withdrawn: tuple[str, ...] = ()  # writes reported as not committed: tries that began before this object can't land
+    swept_before_us: int = 0  # data files staged before this time may be gone: no later commit may add them
     contains: Mapping[str, int] = field(default_factory=dict)  # which number of which line it includes
     bindings: Mapping[str, Binding] = field(default_factory=dict)  # main's alone: the branches by their names
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
@@ -147,11 +147,11 @@ class CommitObject:
         return f"line={self.line} seq={self.seq} op={self.op_id} epoch={self.epoch} owner={self.owner}"
 
     def introduced(self) -> Mapping[str, Pin]:
-        """The pins that this very object brought in."""
+        """The pins that this object introduced."""
         return {key: pin for key, pin in self.pins.items() if pin.since == self.seq and pin.line == self.line}
 
     def is_final(self, pin: Pin) -> bool:
-        """Whether a version is known to have its final name: where to look for it first, and no more than that."""
+        """Whether a version is known to have its final name: says only where to look first."""
         return pin.line == self.line and pin.since <= self.finalised_through
 
 
@@ -165,7 +165,7 @@ _KNOWN = frozenset(known.name for known in fields(CommitObject)) - {"later"}
 
 
 def encode(obj: CommitObject) -> bytes:
-    """An object as JSON, without fields that say nothing."""
+    """An object as JSON, without fields that have their defaults."""
     said = {
         name: value
         for name in _KNOWN_IN_ORDER
@@ -181,14 +181,14 @@ class _Stamp(msgspec.Struct):
     format: int = 0
 
 
-# Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
+# Made here, by one thread: msgspec inspects a type on first use, and two threads that do so at once crash.
 _read_stamp = msgspec.json.Decoder(_Stamp).decode
 _read_object = msgspec.json.Decoder(CommitObject).decode
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode(data: bytes, *, where: str) -> CommitObject:
-    """Read an object back; one of another format is refused before anything else in it is believed."""
+    """Decode an object; one of another format is refused before any other field is read."""
     try:
         check_format(_read_stamp(data).format, where=where)
         later = {name: raw.copy() for name, raw in _read_fields(data).items() if name not in _KNOWN}
@@ -201,7 +201,7 @@ def decode(data: bytes, *, where: str) -> CommitObject:
 
 
 def check_format(found: int, *, where: str) -> None:
-    """Refuse storage of another format: an older one with a recipe, a newer one with 'upgrade'."""
+    """Refuse storage of another format: an older one with the steps to migrate, a newer one with 'upgrade'."""
     if found < FORMAT:
         raise FormatMismatch(
             f"{where} has format {found}, this omniray serves only {FORMAT}: export the graph with the omniray that "
@@ -220,12 +220,12 @@ def check_format(found: int, *, where: str) -> None:
 
 
 def before_first(line: str, schema: SchemaRef) -> CommitObject:
-    """What the first object of main's line follows: nothing has happened yet."""
+    """The empty predecessor of the first object of main's line."""
     return CommitObject(line=line, seq=0, prev_op_id="", op_id="", epoch=1, owner=EMBEDDED, pins={}, schema=schema)
 
 
 def first_of(binding: Binding) -> CommitObject:
-    """The first object of a branch, which follows from its binding alone: whoever puts it puts the same bytes."""
+    """The first object of a branch, which follows from its binding alone: every process puts the same bytes."""
     return CommitObject(
         line=binding.ulid,
         seq=1,
@@ -252,8 +252,8 @@ def follow(
 ) -> CommitObject:
     """The object that this writer may put after `newest`: its epoch and owner, its pins with ours laid over.
 
-    Everything else is repeated. `finalised_through` never goes back: the larger of what S says and what the putter
-    confirmed itself.
+    Everything else is repeated. `finalised_through` never goes back: it is the larger of the number in S and the one
+    that the writer confirmed itself.
     """
     seq = newest.seq + 1
     introduced = {key: replace(pin, line=newest.line, since=seq) for key, pin in changed.items()}
@@ -275,7 +275,7 @@ def follow(
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something to be recorded in a line that changes no table. Only the line's owner puts it there; others ask it."""
+    """A record in a line that changes no table. Only the line's owner puts it; other processes forward it there."""
 
     remark_id: str
     recoveries: tuple[Recovery, ...] = ()
@@ -284,7 +284,7 @@ class Remark:
 
 
 def remarked(obj: CommitObject, remark: Remark) -> CommitObject:
-    """The object with a remark in it, beside all that it says already."""
+    """The object with a remark added."""
     return replace(
         obj,
         recoveries=(*obj.recoveries, *remark.recoveries),
@@ -294,13 +294,13 @@ def remarked(obj: CommitObject, remark: Remark) -> CommitObject:
 
 
 def follow_with(newest: CommitObject, remark: Remark) -> CommitObject:
-    """The object that records something after `newest` and changes no table."""
+    """The object after `newest` that records a remark and changes no table."""
     said = follow(newest, op_id=remark.remark_id, changed={}, commits=(), finalised_through=0)
     return remarked(said, remark)
 
 
 def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
-    """The object that makes `owner` the only one who may go on after `newest`; everything under way is fenced.
+    """The object that makes `owner` the line's owner after `newest`; everything under way is fenced.
 
     An object of its own with the next epoch, so that an epoch has one owner. `owner` is the putter's own incarnation,
     or `embedded`: a recovery that raises the epoch, or an owner that hands the line back.
@@ -309,7 +309,7 @@ def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObjec
 
 
 def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
-    """Why `candidate` may not follow `newest`, or nothing if it may."""
+    """Why `candidate` may not follow `newest`, or None if it may."""
     same_owner = (candidate.epoch, candidate.owner) == (newest.epoch, newest.owner)
     changes_owner = candidate.epoch == newest.epoch + 1 and not candidate.commits
     if candidate.line != newest.line:
@@ -338,16 +338,16 @@ class Fate(StrEnum):
     """What became of our object S+1."""
 
     LANDED = "landed"
-    LOST = "lost"  # somebody was faster: resolve again on top of it
+    LOST = "lost"  # another writer was faster: resolve again on top of it
     FENCED = "fenced"  # the line has another owner now
     PUT_AGAIN = "put_again"  # not there: the same object may be put once more
 
 
 def fate(ours: CommitObject, answer: Answer, seen: CommitObject | None) -> Fate:
-    """Say what a put's answer means; `seen` is the object at our number, read after the answer.
+    """What a put's answer means; `seen` is the object at our number, read after the answer.
 
-    Only a clear success speaks for itself. SDKs retry on their own, so a refusal may be our own success come back,
-    and an unclear answer may be anything: in both cases the object that is there decides.
+    Only a clear success decides by itself. SDKs retry on their own, so a refusal may follow our own success, and an
+    unclear answer may mean anything: in both cases the object that is there decides.
     """
     if answer is Answer.CREATED:
         return Fate.LANDED
@@ -363,19 +363,19 @@ def fate(ours: CommitObject, answer: Answer, seen: CommitObject | None) -> Fate:
 def believable(elapsed_s: float, retention_s: float) -> bool:
     """Whether a put may be believed without reading the line again.
 
-    A writer that slept longer than a small part of the retention may have put a number that was pruned meanwhile: its
+    A writer that paused longer than a small part of the retention may have put a number that was pruned meanwhile: its
     put then succeeds beside the line. `elapsed_s` comes from a clock that runs on during suspension.
     """
     return elapsed_s < retention_s / 10
 
 
 def landed_in(chain: Iterable[CommitObject], ours: CommitObject) -> bool:
-    """Whether our object is in the line, not merely in the store; one that was pruned since is in the lineage."""
+    """Whether our object is in the line, not merely in the store; an object that was pruned since is in the lineage."""
     return any(obj.op_id == ours.op_id for obj in chain)
 
 
 def may_answer(judged_on: CommitObject, newest: CommitObject) -> bool:
-    """Whether an answer judged on an object may leave: only if nothing has followed that object.
+    """Whether an answer judged on an object may be sent: only if nothing has followed that object.
 
     A refusal judged on an older object might name a conflict that is gone since; then the write is judged again.
     """
@@ -388,7 +388,7 @@ def may_answer(judged_on: CommitObject, newest: CommitObject) -> bool:
 def belonging(objects: Iterable[CommitObject]) -> tuple[CommitObject, ...]:
     """The line among objects given newest first: each older one only if its successor names it.
 
-    Anything else at a number is a stray (a sleeper's put of a number that was pruned) and proves nothing.
+    Anything else at a number is a stray (a paused writer's put of a pruned number) and proves nothing.
     """
     line: list[CommitObject] = []
     for obj in objects:
@@ -399,7 +399,7 @@ def belonging(objects: Iterable[CommitObject]) -> tuple[CommitObject, ...]:
 
 
 def reaches(chain: tuple[CommitObject, ...], folded_through: int) -> bool:
-    """Whether the line reaches down to the first object that the manifest has not folded; else read it again."""
+    """Whether the line reaches down to the first object that the manifest has not folded; else read both again."""
     return bool(chain) and chain[-1].seq <= folded_through + 1
 
 
@@ -409,10 +409,10 @@ Standing = Literal["explained", "drift"]
 def explain_version(
     found: int, expected: int, newest: CommitObject, table_key: str, judged_on: CommitObject
 ) -> Standing:
-    """Say whether a table version that came out other than expected is explained by the line.
+    """Whether the line explains that a table's new version is not the expected one.
 
-    HEAD is read before the line, so if the newest object pins a version of the table that our base did not, somebody
-    was merely faster. If no object explains it, a foreign writer has touched the table.
+    The table is read before the line, so if the newest object pins a version of it that our base did not, another
+    writer was merely faster. If no object explains it, a foreign writer has written to the table.
     """
     moved = newest.pins[table_key].version > judged_on.pins[table_key].version
     return "explained" if moved or found == expected else "drift"

@@ -1,7 +1,7 @@
-"""`__graph.json`: who a graph is. Put if absent when the graph is created, and never changed.
+"""`__graph.json`: the identity of a graph. Put if absent when the graph is created, and never changed.
 
-A handle knows its graph by this id, so one that outlives a graph which was deleted, or created anew at the same place,
-commits nothing into the other.
+A handle knows its graph by this id: if the graph is deleted, or created anew at the same place, the handle commits
+nothing into the new one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def encode(identity: GraphIdentity) -> bytes:
 
 
 def read_identity(store: ObjectStore) -> GraphIdentity:
-    """Who the graph in a store is; what is not a graph, or one of another format, is refused."""
+    """The identity of the graph in a store; raises if there is no graph, or one of another format."""
     found = look_up_identity(store)
     if found is not None:
         return found
@@ -42,7 +42,7 @@ def read_identity(store: ObjectStore) -> GraphIdentity:
 
 
 def look_up_identity(store: ObjectStore) -> GraphIdentity | None:
-    """The same, or None where there is none."""
+    """The same, or None if there is no graph."""
     data = store.get(PATH)
     if data is None:
         return None

@@ -1,7 +1,7 @@
 """The end of a branch's line as one process knows it: follow it, and extend it by one object at a time.
 
-Everything that is put into a line goes through here: a write's Phase C, a recovery's raise and its record, take-overs,
-sweeps and repairs. Threads that only read may share a `Tip`; one that puts has its own.
+Every put into a line goes through here: a write's Phase C, a recovery's new epoch and its record, take-overs, sweeps,
+repairs. Threads that only read may share a `Tip`; a thread that puts has its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXTEND_TRIES_MAX = 200
 
 
 class LineEnd(Protocol):
-    """The end of a line for somebody who records things there: one's own `Tip`, or the way to the line's owner."""
+    """The end of a line, to record remarks there: a `Tip`, or a client that forwards to the line's owner."""
 
     @property
     def newest(self) -> CommitObject: ...
@@ -44,9 +44,9 @@ class LineEnd(Protocol):
     def refresh(self) -> CommitObject: ...
 
     def record(self, build: Callable[[CommitObject], Remark | None]) -> CommitObject | None:
-        """Have the line say what `build` makes of the newest object; the newest object then, None if it made nothing.
+        """Record the remark that `build` makes of the newest object; the newest object then, None if it made none.
 
-        It is built anew on top of whoever was faster.
+        After a lost race it is built again on the new end.
         """
 
     def raise_epoch(self, above: int, owner: str) -> None:
@@ -54,7 +54,7 @@ class LineEnd(Protocol):
 
 
 class Tip:
-    """The newest object this process knows, and when it began to ask for it."""
+    """The newest object that this process knows, and when the request for it began."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Tip:
         self._read_at = clock() if read_at is None else read_at
 
     def another(self) -> Tip:
-        """One more for another thread, which knows as much as this one."""
+        """A copy for another thread."""
         return Tip(
             self._log,
             self.newest,
@@ -89,10 +89,10 @@ class Tip:
         read_at = self._clock()
         if believable(read_at - self._read_at, RETENTION_S):
             newest = self._log.newest_from(self.newest)
-        else:  # what we know may be pruned, so that nothing seems to follow it
+        else:  # the known object may be pruned, so that nothing seems to follow it
             newest = self._log.newest_listed() or self.newest
         self.newest, self._read_at = newest, read_at
-        return newest  # by this very look: readers share one, and another thread's may have begun before a write
+        return newest  # not `self.newest`: another reader's refresh, begun before a write, may have replaced it
 
     def put(self, ours: CommitObject) -> Fate:
         """Put the object after the newest one until its fate is clear; nothing is discarded while it isn't.
@@ -129,11 +129,11 @@ class Tip:
         self.extend(build)
 
     def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
-        """Put what `build` makes of the newest object, anew on top of whoever was faster; None where it made nothing.
+        """Put the object that `build` makes of the newest one, built again after a lost race; None if it made none.
 
-        For objects that change no table: building one costs nothing, so a lost race is simply run again.
+        For objects that change no table: building one again costs nothing.
         """
-        self._refuse_gone()  # a write looks beside its staging; an object that changes no table has none
+        self._refuse_gone()  # a write checks this beside its staging; an object that changes no table has none
         for tries in range(EXTEND_TRIES_MAX):
             ours = build(self.refresh())
             if ours is None:
@@ -145,7 +145,7 @@ class Tip:
         raise StorageError(f"lost {EXTEND_TRIES_MAX} races for the next number of the line; try again")
 
     def _put_anew(self, ours: CommitObject) -> Fate:
-        """An object without commits may be put anew, so an answer that stays unclear is a failure like any other."""
+        """Put an object without commits: it may be put again, so an unclear answer is a failure like any other."""
         try:
             return self.put(ours)
         except OutcomeUnknown as error:
@@ -166,7 +166,7 @@ class Tip:
         return verdict
 
     def _put_first(self, ours: CommitObject) -> Fate:
-        """The first put. Even a clear refusal may hide a success: SDKs retry, and the refusal is the second one's."""
+        """The first put. Even a clear refusal may hide a success: SDKs retry, and the retry is refused."""
         try:
             answer = self._log.put(ours)
         except StorageError as refused:
@@ -180,7 +180,7 @@ class Tip:
         return self._fate(ours, answer)
 
     def _put_again(self, ours: CommitObject) -> Fate:
-        """A later put, with an earlier one in doubt: nothing but the object that is there can tell."""
+        """A later put, with an earlier one in doubt: only the object that is there decides."""
         try:
             answer = self._log.put(ours)
         except StorageError:
@@ -201,7 +201,7 @@ class Tip:
         newest = self._log.newest_listed() or ours
         if landed_in(self._log.down_to(newest, ours.seq), ours):
             return True
-        if not ours.commits:  # nothing in the lineage would tell; what it said can be said again
+        if not ours.commits:  # the lineage does not show it; its remark can be recorded again
             return False
         return self._is_folded(ours)
 

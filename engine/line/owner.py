@@ -1,7 +1,7 @@
-"""Who may extend a line: everybody (`embedded`), or one incarnation of a coordinator.
+"""The owner of a line, which alone may extend it: every process (`embedded`), or one incarnation of a coordinator.
 
-Every change of owner is an object of its own with the next epoch. From then on nothing that was under way can be put,
-so ownership is never a matter of belief: clocks and process ids say only when to take over.
+Every change of owner is an object of its own with the next epoch. From then on nothing that was under way can land, so
+clocks and process ids say only when to take over, never whether that is safe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OWNER_SHOWN_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a coordinator, and where it is reached."""
+    """One life of a coordinator: a ULID, its process and its address."""
 
     ulid: str
     process: Process
@@ -54,7 +54,7 @@ def is_owner_known_dead(owner: str) -> bool:
 
 
 def take_over(tip: Tip, owner: str) -> CommitObject:
-    """Make `owner` the only one who may extend the line, whoever did so far; `embedded` hands it to everybody."""
+    """Make `owner` the owner of the line, whatever owner it had; `embedded` opens it to every process."""
 
     def build(newest: CommitObject) -> CommitObject:
         reach(Point.OWNER_BEFORE_PUT)
@@ -67,7 +67,7 @@ def take_over(tip: Tip, owner: str) -> CommitObject:
 
 
 def release(tip: Tip, owner: str) -> None:
-    """Hand the line back to everybody; a successor that has taken it over keeps it."""
+    """Hand the line back to every process; a successor that has taken it over keeps it."""
 
     def build(newest: CommitObject) -> CommitObject | None:
         reach(Point.OWNER_BEFORE_PUT)
@@ -78,7 +78,7 @@ def release(tip: Tip, owner: str) -> None:
 
 
 def refuse_stranger(owner: str, newest: CommitObject) -> None:
-    """Raise if `owner` may not put after `newest`: it is fenced, or has to go through the coordinator."""
+    """Raise if `owner` may not put after `newest`: it is fenced, or has to write through the coordinator."""
     if newest.owner == owner:
         return
     if owner != EMBEDDED:

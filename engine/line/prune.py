@@ -1,8 +1,8 @@
-"""Pruning: old objects of a line are deleted once nobody needs them.
+"""Pruning: deletes old objects of a line that are folded.
 
-What an object said is in `__manifest` once it is folded, so a line needs its newest objects only. The others stay for a
-long retention all the same, because of writers that sleep: one that wakes after it finds its number free again, puts
-its object beside the line, and has to read the line before it believes that (`line_end.py`).
+The content of a folded object is in `__manifest`, so a line needs its newest objects only. The others stay for a long
+retention because of paused writers: one that resumes after it finds its number free again, puts its object beside the
+line, and has to read the line before it believes the put (`line_end.py`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ def prune(
     retention_s: float = RETENTION_S,
     keep: int = KEEP_OBJECTS,
 ) -> int:
-    """Delete the objects that are folded, older than the retention and behind the newest `keep`; says how many.
+    """Delete the objects that are folded, older than the retention and behind the newest `keep`; returns how many.
 
-    The oldest go first, so that whoever is killed here leaves a line without a hole, and two who prune at once do too.
-    Within one batch S3 deletes in an order of its own, and a kill may leave objects below a hole. They mislead nobody:
-    readers come from above and stop at the hole, and everything at or below it is folded, which is as far down as
-    anybody reads. The next pruning lists and deletes them. The first object stays, so that nobody who comes late puts
-    it again.
+    The oldest are deleted first, so that after a kill, or with two prunings at once, the line has no gap. Within one
+    batch S3 deletes in any order, and a kill may leave objects below a gap. They are harmless: readers come from above
+    and stop at the gap, and everything at or below it is folded, which is as far down as readers go. The next pruning
+    deletes them. The first object stays, so that no late put can create it again.
     """
     if newest.seq <= keep:
         return 0
@@ -49,7 +48,7 @@ def prune(
         return _prunable(file, finalised_through, before_us)
 
     border = newest.seq - keep
-    if store.lists_newest_first:  # elsewhere the bisection costs more than the listing: each look lists the folder
+    if store.lists_newest_first:  # elsewhere the bisection costs more than the listing: each probe lists the folder
         border = _border(store, commit_log, border, prunable)
     doomed = sorted(seq for file in _files_from(store, commit_log, border) if (seq := prunable(file)) is not None)
     if not doomed:
@@ -65,11 +64,11 @@ def prune(
 def _border(
     store: ObjectStore, commit_log: CommitLog, highest: int, prunable: Callable[[StoredFile], int | None]
 ) -> int:
-    """A number at or above every object up to `highest` that may go, and not far above; a few looks find it.
+    """A number at or above every prunable object up to `highest`, and not far above, with few probes.
 
-    What may go is at the end of the listing, behind all that is kept for the retention. The lower a number, the older
-    its object, so the border is found by halving. A sleeper's stray is the exception: while it is young, what lies
-    above it may be taken for young as well, and goes a retention later.
+    Prunable objects are at the end of the listing, behind all that the retention keeps. The lower a number, the older
+    its object, so the border is found by bisection. A paused writer's stray is the exception: while it is young,
+    objects above it may be taken for young as well, and are deleted one retention later.
     """
     low, high = _BIRTH, highest
     while low < high:
@@ -84,19 +83,19 @@ def _border(
 
 
 def _files_from(store: ObjectStore, commit_log: CommitLog, seq: int) -> Iterator[StoredFile]:
-    """The object of a number, those below it and what is no object, as they are listed: names are inverted."""
+    """The files from an object's number downward, as listed (names are inverted), including any that are no object."""
     folder, _, above = commit_log.path(seq + 1).rpartition("/")
     return store.files(folder, after=above)
 
 
 def _seq_of(file: StoredFile) -> int | None:
-    """The number of an object; None for what is no object."""
+    """The number of an object; None for any other file."""
     digits = file.path.rpartition("/")[2].removesuffix(_SUFFIX)
     return SEQ_MAX - int(digits) if len(digits) == 20 and digits.isdigit() else None
 
 
 def _prunable(file: StoredFile, finalised_through: int, before_us: int) -> int | None:
-    """The number of an object that may go; None for one that stays, and for what is no object."""
+    """The number of a prunable object; None for any other file."""
     seq = _seq_of(file)
     if seq is None or not (_BIRTH < seq <= finalised_through):
         return None
@@ -104,7 +103,7 @@ def _prunable(file: StoredFile, finalised_through: int, before_us: int) -> int |
 
 
 def _forget_hint_below(store: ObjectStore, commit_log: CommitLog, seq: int) -> None:
-    """Delete a hint that a writer left long after its time: a sleeper's stray may come to lie where it points."""
+    """Delete a hint that a late writer left at a pruned number: a paused writer's stray may come to lie there."""
     if store.lists_newest_first:
         return
     path = f"{commit_log.path(seq).rpartition('/')[0]}/{HINT}"

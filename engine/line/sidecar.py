@@ -1,8 +1,8 @@
-"""Sidecars: what an operation is about to do, for whom, written before it can have done anything.
+"""Sidecars: what an operation is about to do, and for whom, written before it can have any effect.
 
 One JSON object per attempt in `__recovery/`, created in Phase A beside the staging and deleted last in Phase D, so in
-the steady state there is none. Whoever finds one of a writer that died knows from it what to finish or to clear away.
-A load that stages data files for a while leaves one too, of kind `Staging`: it protects the files from the sweep.
+the steady state there is none. Recovery finishes or clears away the operation of a dead writer by it. A load that
+stages data files for a while puts one too, its lease, of kind `Staging`: it protects the files from the sweep.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Stamp(msgspec.Struct):
     format: int = 0
 
 
-# Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
+# Made here, by one thread: msgspec inspects a type on first use, and two threads that do so at once crash.
 _read_stamp = msgspec.json.Decoder(_Stamp).decode
 _read_sidecar = msgspec.json.Decoder(Sidecar).decode
 
@@ -111,7 +111,7 @@ def encode(sidecar: Sidecar) -> bytes:
 
 
 def decode(data: bytes, *, where: str) -> Sidecar:
-    """Read a sidecar back; raises `InvariantViolation` for one that can't be read."""
+    """Decode a sidecar; raises `InvariantViolation` if it can't be read."""
     try:
         found = _read_stamp(data).format
         if found == FORMAT:
@@ -123,19 +123,19 @@ def decode(data: bytes, *, where: str) -> Sidecar:
 
 
 def _lost(operation_id: str) -> Sidecar:
-    """What stands for a sidecar whose content a power cut took, since none is waited for on its way to a disk.
+    """Stands for a sidecar whose content was lost in a power cut, since sidecars need not be fsynced.
 
-    Nobody knows what it said, so there is nothing to finish and nothing to tell: like a lease it is forgotten in time.
+    Its content is unknown, so there is nothing to finish or to record: like a lease it is deleted in time.
     """
     created_at_us = int(ULID.from_str(operation_id).milliseconds) * 1000
     return Sidecar(operation_id, STAGING, "", 0, "", Process("", 0, ""), created_at_us, (), ())
 
 
 class Sidecars:
-    """The sidecars of a graph. They never change, so those read are kept until they are gone from the listing.
+    """The sidecars of a graph. They never change, so they are cached until they are gone from the listing.
 
-    One that can't be read blocks nobody: it is moved to `__recovery/unreadable/`, with a loud note, unless these are
-    `read_only`. Nobody knows which tables it spoke of, so while it is there the sweep spares all that is younger.
+    An unreadable sidecar blocks nothing: it is logged as an error and moved to `__recovery/unreadable/`, unless
+    `read_only`. Its tables are unknown, so while it is there the sweep spares all younger files.
     """
 
     def __init__(self, store: ObjectStore, *, read_only: bool = False) -> None:
@@ -146,18 +146,18 @@ class Sidecars:
         return f"{FOLDER}/{operation_id}{_SUFFIX}"
 
     def put(self, sidecar: Sidecar) -> None:
-        """Write one; when this returns it is known to be there, and when it raises nothing has moved."""
+        """Put a sidecar; when this returns it is known to be there, and when it raises no table has changed."""
         path, data = self.path(sidecar.operation_id), encode(sidecar)
-        self._read[sidecar.operation_id] = sidecar  # nobody has to read what we wrote ourselves
+        self._read[sidecar.operation_id] = sidecar  # our own sidecars need no read
         for _ in range(_PUT_TRIES_MAX):
             answer = self._store.put_if_absent(path, data, lasting=False)
-            # Nobody else has this operation's id, so whatever is there is our own put, whose answer got lost.
+            # The operation's id is unique, so an object there is our own put, whose answer got lost.
             if answer is not Answer.UNCLEAR or self._store.get(path) is not None:
                 return
         raise StorageError(f"no clear answer to putting {path}: nothing was written; try again", path=path)
 
     def listed(self) -> list[str]:
-        """The operations that have one, oldest first."""
+        """The operations that have a sidecar, oldest first."""
         names = self._store.names(FOLDER)
         found = sorted(n.removesuffix(_SUFFIX) for n in names if n.endswith(_SUFFIX) and is_ulid(n[: -len(_SUFFIX)]))
         there = set(found)
@@ -165,7 +165,7 @@ class Sidecars:
         return found
 
     def read(self, operation_id: str) -> Sidecar | None:
-        """One of them; None if it is gone, because its owner or another recovery was through with it."""
+        """An operation's sidecar; None if it is gone, because its owner or another recovery finished the operation."""
         if (known := self._read.get(operation_id)) is not None:
             return known
         path = self.path(operation_id)
@@ -188,7 +188,7 @@ class Sidecars:
             self._store.delete(self.path(operation_id))
 
     def unreadable_since_us(self) -> int | None:
-        """When the oldest operation began whose sidecar can't be read, now or earlier; None if all can."""
+        """When the oldest operation with an unreadable sidecar began, now or earlier; None if there is none."""
         listed = self.listed()
         read = {sidecar.operation_id for sidecar in self.read_all(listed)}  # first: it sets aside what can't be read
         there = [one for one in listed if self._read_only and one not in read]

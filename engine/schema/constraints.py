@@ -45,7 +45,7 @@ _KIND_ORDER = (Key, Unique, Index, Range, Check)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a schema something is said, for errors to name."""
+    """A place in a schema, for errors to name."""
 
     line: int
     type: str
@@ -70,7 +70,7 @@ def is_constraint(annotation: WrittenAnnotation) -> bool:
 
 
 def names_its_properties(annotation: WrittenAnnotation) -> bool:
-    """Whether a constraint says itself what it is about, and so belongs to the type rather than to a property."""
+    """Whether a constraint names its properties, and so belongs to the type rather than to a property."""
     return bool(annotation.arguments) and isinstance((annotation.arguments or ("",))[0], Word)
 
 

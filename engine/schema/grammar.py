@@ -1,8 +1,8 @@
-"""Reading text with a grammar, and saying in plain words where it goes wrong.
+"""Parses text with a grammar, and says in plain words where it is wrong.
 
-A `Language` is a lark grammar file and the words that its errors use. Whatever the text, reading it
-gives a value or raises a `ParseError`, or what the language's builder raises about the meaning: no lark exception gets
-out. The grammars are flat, so that no text can exhaust the stack.
+A `Language` is a lark grammar file and the words that its errors use. Whatever the text, reading it gives a value or
+raises a `ParseError`, or what the language's builder raises about the meaning: no lark exception gets out. The grammars
+are flat, so that no text can exhaust the stack.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_unicode(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text being read, which can point at a place in itself and read what stands there."""
+    """A text being parsed: makes errors for its places, and reads its literals."""
 
     text: str
 
@@ -141,7 +141,7 @@ class Language:
         return source.fault(f"unexpected {found[0] if found else ''!r}", at, expected)
 
     def _hint(self, text: str, at: int) -> str | None:
-        """What to tell about mistakes that a list of expected things would not explain."""
+        """The message for a mistake that a list of expected tokens would not explain."""
         if text[at] == "#":
             return "'#' begins no comment; write // to the end of the line, or /* between these */"
         if text.startswith("/*", at):

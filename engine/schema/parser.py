@@ -1,8 +1,8 @@
-"""Parsing a schema: `.pg` text in, a `Schema` that makes sense out.
+"""Parsing a schema: `.pg` text in, a checked `Schema` out.
 
 What is refused here can't go wrong later: every name is known, every constraint fits its property, and every type and
-property has a name that a directory, a column and an SQL query can bear. What can't be read at all is a `ParseError`;
-what can be read but makes no sense is a `SchemaError` that names its line.
+property has a name that is valid for a directory, a column and in SQL. A text that does not parse raises `ParseError`;
+one that parses but makes no sense raises a `SchemaError` that names the line.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def parse_schema(text: str) -> Schema:
     bodies = {d.name: _read_body(d.name, d.members) for d in declarations}
     inheritable = {d.name: bodies[d.name] for d in declarations if isinstance(d, InterfaceDeclaration)}
     for body in inheritable.values():
-        # Checked by itself too: perhaps nobody implements it.
+        # Checked by itself too: perhaps no type implements it.
         _check_body(body, body.by_name)
         settle_constraints(body.stated, body.by_name, "node")
     nodes = tuple(_node(d, bodies[d.name], inheritable) for d in declarations if isinstance(d, NodeDeclaration))
@@ -175,7 +175,7 @@ def _check_agrees(known: Property | None, again: Property, place: Place) -> None
 
 
 def _read_body(owner: str, members: Sequence[Member]) -> _Body:
-    """Tell the properties, their annotations and the constraints of a body apart.
+    """Separate the properties of a body, their annotations and the constraints.
 
     An annotation belongs to the property before it; a constraint that names its properties belongs to the type, and
     ends the property before it.

@@ -1,6 +1,6 @@
-"""The schema language as text: what a `.pg` file says, before anybody asks whether it makes sense.
+"""The schema language as text: what a `.pg` file says, before its meaning is checked.
 
-`read_declarations` turns text into declarations that keep their lines; `schema_parser.py` gives them their meaning.
+`read_declarations` turns text into declarations that keep their lines; `parser.py` gives them their meaning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The schema of a graph: node and edge types, their properties and constraints, as immutable values.
 
-A schema is what `.pg` text means (`schema_parser.py` reads it, `schema_printer.py` writes it). Each node or edge type
+A schema is what `.pg` text means (`parser.py` reads it, `printer.py` writes it). Each node or edge type
 is one Lance table: nodes have the columns `id` and the properties, edges `id`, `src`, `dst` and the properties.
 """
 
@@ -215,7 +215,7 @@ class NodeType:
 
     @cached_property
     def key(self) -> tuple[str, ...]:
-        """The key's properties, or nothing for a keyless type."""
+        """The key's properties; empty for a keyless type."""
         return next((c.properties for c in self.constraints if isinstance(c, Key)), ())
 
     @cached_property
@@ -256,7 +256,7 @@ class EdgeType:
 
     @cached_property
     def unique_by_endpoints(self) -> bool:
-        """Whether `@unique(src, dst)` makes an edge known by its two ends."""
+        """Whether `@unique(src, dst)` identifies an edge by its two ends."""
         return any(isinstance(c, Unique) and set(c.properties) == {SRC, DST} for c in self.constraints)
 
 

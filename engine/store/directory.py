@@ -18,8 +18,8 @@ FOLDER_TRIES_MAX = 8
 class DirectoryStore:
     """A graph on a disk that every writer mounts.
 
-    With `Durability.POWER` a commit survives a power cut: what it refers to is fsynced before Phase C, which Lance
-    never does, and so are the folders.
+    With `Durability.POWER` a commit survives a power cut: before Phase C the files that it refers to and their folders
+    are fsynced, which Lance never does.
     """
 
     lance_options: dict[str, str] | None = None
@@ -37,7 +37,7 @@ class DirectoryStore:
         if self._durability is not Durability.POWER:
             return
         files = {self.root / path for path in paths}
-        folders = {folder for file in files for folder in (file.parent, file.parent.parent)}  # Lance makes some itself
+        folders = {folder for file in files for folder in (file.parent, file.parent.parent)}  # Lance creates some
         try:
             for file in (*files, *folders):
                 _fsync(file)
@@ -133,7 +133,7 @@ class DirectoryStore:
             raise _disk_error(error, "look at", self.root / path) from error
 
     def _entries(self, folder: str) -> list[str]:
-        """All names in a folder; with the slash behind a folder's name their order is that of the paths below."""
+        """All names in a folder; the slash after a folder's name gives them the order of the paths below."""
         try:
             with os.scandir(self.root / folder) as entries:
                 return sorted(entry.name + "/" if entry.is_dir() else entry.name for entry in entries)
@@ -162,13 +162,13 @@ class DirectoryStore:
                     os.fsync(file.fileno())
             yield Path(name)
         finally:
-            with contextlib.suppress(OSError):  # a leftover is harmless; what the caller is told must not depend on it
+            with contextlib.suppress(OSError):  # a leftover is harmless; the answer must not depend on it
                 os.unlink(name)
 
     def _new_temporary(self, folder: Path) -> tuple[int, str]:
-        """A new file in a folder, which is made if it is not there.
+        """A new file in a folder, which is created if it is missing.
 
-        Somebody who deletes empty folders may do so between the two, as creators of a graph that lost to another do.
+        Another process may delete the empty folder between the two: a creator of a graph that lost the race does.
         """
         for _ in range(FOLDER_TRIES_MAX - 1):
             with contextlib.suppress(FileNotFoundError):
@@ -178,7 +178,7 @@ class DirectoryStore:
         return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, where they are not there: a file is lost with the name of its folder."""
+        """Create a folder and its missing parents, durably: a file is lost with the name of its folder."""
         missing = list(itertools.takewhile(lambda one: not one.exists(), (folder, *folder.parents)))
         folder.mkdir(parents=True, exist_ok=True)
         if self._durability is Durability.POWER:

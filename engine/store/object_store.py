@@ -1,7 +1,7 @@
-"""Object storage as the line needs it: read, list in order, delete, and put-if-absent that is whole or not at all.
+"""Object storage as the line needs it: read, list in order, delete, and an atomic put-if-absent.
 
-Two stores: a directory (`directory.py`) and an S3 bucket (`s3.py`). Paths are relative to the graph's root. Everything
-Lance does with its own files goes through Lance; this surface carries commit objects, manifests' names and small files.
+Two stores: a directory (`directory.py`) and an S3 bucket (`s3.py`). Paths are relative to the graph's root. Lance
+accesses its own files itself; this interface serves commit objects, the names of manifests, and small files.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Protocol
 from omniray.engine.base.errors import StorageError
 
 TEMPORARY = ".tmp-"
-PROBE = "__probe"  # a folder for what is put only to see how the store behaves
+PROBE = "__probe"  # a folder for objects that only test how the store behaves
 
 
 class Answer(StrEnum):
     """What the store said to a put-if-absent."""
 
     CREATED = "created"
-    REFUSED = "refused"  # an object is there: somebody else's, or our own by a first try whose answer got lost
-    UNCLEAR = "unclear"  # anything may be there; read, and put again if it is nothing
+    REFUSED = "refused"  # an object is there: another writer's, or our own from a first try whose answer got lost
+    UNCLEAR = "unclear"  # the object may be there or not: read, and put again if it is not
 
 
 class Durability(StrEnum):
@@ -54,7 +54,7 @@ class ObjectStore(Protocol):
 
     @property
     def lists_newest_first(self) -> bool:
-        """Whether `first_name` is one request, of a page; else a hint file helps to find the newest object."""
+        """Whether `first_name` is one request for one page; else a hint file helps to find the newest object."""
 
     @property
     def local_root(self) -> Path | None:
@@ -64,7 +64,7 @@ class ObjectStore(Protocol):
         """A path as Lance's object store names it: without a leading slash, or without the bucket."""
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files that Lance wrote as safe as the store promises to be."""
+        """Make files that Lance wrote as durable as the store promises."""
 
     def get(self, path: str) -> bytes | None: ...
 
@@ -72,19 +72,19 @@ class ObjectStore(Protocol):
         """Write an object whose content may be replaced."""
 
     def put_hint(self, path: str, data: bytes) -> None:
-        """Write a small file that may be lost at any time, where that is worth it."""
+        """Write a small file that may be lost at any time, if this store uses hints."""
 
     def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
-        """Create an object, or say that it is there, or that the store gave no clear answer.
+        """Create an object; the answer may also be that one is there, or unclear.
 
-        One that is not `lasting` may come out of a power cut empty, unless the store was opened to survive one.
+        An object that is not `lasting` may be empty after a power cut, unless the store was opened to survive one.
         """
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         """Give an object's bytes a second name; None if the source is not there."""
 
     def copy(self, source: str, target: str) -> bool:
-        """The same for bytes that never change, whoever copies them; False if the source is not there."""
+        """The same where every process copies the same bytes; False if the source is not there."""
 
     def delete(self, path: str) -> None: ...
 
@@ -100,13 +100,13 @@ class ObjectStore(Protocol):
     def files(self, folder: str, *, after: str = "") -> Iterator[StoredFile]:
         """Every file below a folder, temporary ones too, in byte order of the path.
 
-        Those whose path within the folder is not behind `after` are left out, and so is what vanishes meanwhile.
+        Files whose path within the folder is not behind `after` are left out, and so are files deleted meanwhile.
         """
 
     def delete_empty_folders(self, folder: str = "") -> None:
         """Delete every folder without a file in it, from this one downward; only some stores have folders.
 
-        Not where somebody may be about to write: a file system has folders made before the files in them.
+        Not where a process may be about to write: a file system's folders are created before the files in them.
         """
 
     def close(self) -> None: ...

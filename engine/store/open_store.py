@@ -1,4 +1,4 @@
-"""Which store a URI names."""
+"""Opens the store that a URI names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_store(
         raise InputError(f"no durability {durability!r}: use process or power")
     parts = urlsplit(uri)
     if parts.scheme == "s3":
-        from omniray.engine.store.s3 import S3Store  # a graph on a disk needs no client of S3
+        from omniray.engine.store.s3 import S3Store  # a graph on a disk needs no S3 client
 
         return S3Store.open(uri, storage_options or {})
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):

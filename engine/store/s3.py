@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 20.0
-REQUEST_TIMEOUT_S = 300.0  # of one that makes progress all the time: a large body on a slow line
+REQUEST_TIMEOUT_S = 300.0  # of one that keeps making progress: a large body on a slow connection
 REQUEST_TRIES = 4
 RETRY_TIMEOUT_S = 60.0  # from the first try to the beginning of the last one
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
-BACKOFF_BASE = 4  # a store that throttles is given time, a single failure is made good at once
+BACKOFF_BASE = 4  # a throttling store gets time, a single failure is retried at once
 DELETE_KEYS_MAX = 1000
 _PAGE_KEYS = 1000
-_SPECIAL = frozenset("%?#")  # Lance reads a URI as a URL: it decodes the first, and ends the path at the others
+_SPECIAL = frozenset("%?#")  # Lance parses a URI as a URL: it decodes the first, and ends the path at the others
 
 _FAILURES = (BaseError, OSError, ValueError)  # a missing object is a FileNotFoundError, an impossible path a ValueError
 
 
 class _Runtime:
-    """The client's threads, which a fork leaves behind: a child that waits for them would wait for ever."""
+    """Whether a fork has lost the client's threads: a child that waits for them would wait for ever."""
 
     started = False
     lost = False
@@ -73,7 +73,7 @@ class S3Store:
 
     @classmethod
     def open(cls, uri: str, storage_options: Mapping[str, str]) -> S3Store:
-        """The store at a URI, by the options given, the environment, and the AWS profile where those have no key."""
+        """The store at a URI, by the given options, the environment, and the AWS profile if those hold no key."""
         parts = urlsplit(uri)
         prefix = parts.path.strip("/")
         if not parts.netloc or not prefix:
@@ -114,16 +114,16 @@ class S3Store:
             raise self._failed(error, "write", path) from error
 
     def put_hint(self, path: str, data: bytes) -> None:
-        """Nobody reads one: a listing finds the newest object."""
+        """Does nothing: a listing finds the newest object."""
 
     def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
         try:
             obstore.put(self._client, self._key(path), data, mode="create", use_multipart=False)
         except AlreadyExistsError as error:
-            # Two puts at once may both be answered 409, which is of the same type and says nothing about the object.
+            # Two puts at once may both be answered 409, which raises the same type and says nothing about the object.
             return Answer.REFUSED if status_of(error) == PRECONDITION_FAILED else Answer.UNCLEAR
         except _FAILURES as error:
-            if is_clear_refusal(code_of(error)) or isinstance(error, ValueError):  # a path that was never sent
+            if is_clear_refusal(code_of(error)) or isinstance(error, ValueError):  # an invalid path: nothing was sent
                 raise self._failed(error, "write", path) from error
             return Answer.UNCLEAR
         return Answer.CREATED
@@ -145,7 +145,7 @@ class S3Store:
         self.delete_all([path])
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        for start in range(0, len(paths), DELETE_KEYS_MAX):  # one after another: pruning counts on the order
+        for start in range(0, len(paths), DELETE_KEYS_MAX):  # one after another: pruning relies on the order
             some = paths[start : start + DELETE_KEYS_MAX]
             try:
                 obstore.delete(self._client, [self._key(path) for path in some])
@@ -164,7 +164,7 @@ class S3Store:
 
     def first_name(self, folder: str) -> str | None:
         prefix = self._folder(folder)
-        # A chunk of two, since the first may be the folder's own marker; the request is for a page all the same.
+        # A chunk of two, since the first may be the folder's own marker; the request asks for a whole page anyway.
         first = next(self._listed(folder, chunk_size=2), None)
         return None if first is None else first["path"][len(prefix) + 1 :]
 
@@ -174,7 +174,7 @@ class S3Store:
             yield StoredFile(entry["path"][len(self.prefix) + 1 :], modified_us, entry["size"])
 
     def delete_empty_folders(self, folder: str = "") -> None:
-        """There are none."""
+        """S3 has no folders."""
 
     def close(self) -> None:
         """The client closes its connections when it is collected."""
@@ -196,7 +196,7 @@ class S3Store:
         return self._key(folder.strip("/")) if folder.strip("/") else self.prefix
 
     def _listed(self, folder: str, *, after: str = "", chunk_size: int = _PAGE_KEYS) -> Iterator[ObjectMeta]:
-        """Everything below a folder, in byte order, by pages; without the marker that some tools make of a folder."""
+        """Everything below a folder, in byte order, by pages; without the folder markers that some tools create."""
         prefix = self._folder(folder)
         offset = f"{prefix}/{after}" if after else None
         try:
@@ -215,7 +215,7 @@ def _is_missing(error: Exception) -> bool:
 
 
 def _open_client(bucket: str, options: Mapping[str, str], credentials: CredentialChain | None) -> obstore.store.S3Store:
-    """A client with all of the options that are known to it; those that are not are ignored, as Lance does."""
+    """A client with all options that it knows; unknown ones are ignored, as Lance does."""
     config = {
         "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
         "read_timeout": f"{READ_TIMEOUT_S:g}s",
@@ -241,7 +241,7 @@ def _open_client(bucket: str, options: Mapping[str, str], credentials: Credentia
 
 
 def _retry_config(options: Mapping[str, str]) -> Any:
-    """Tries and their time, bounded; under the names by which Lance knows them they can be set for both."""
+    """Bounds for the retries and their time; Lance's names for these options set them for both."""
     try:
         retries = int(options.get("client_max_retries", REQUEST_TRIES - 1))
         timeout_s = float(options.get("client_retry_timeout", RETRY_TIMEOUT_S))

@@ -1,8 +1,8 @@
-"""Credentials that nobody wrote down in options or environment: found by the chain of the AWS tools, and renewed.
+"""Credentials that neither options nor environment hold: found by the AWS credential chain, and renewed.
 
 A profile (with its keys, single sign-on, a role or a `credential_process`), a web identity, a container, the machine.
-Lance asks the AWS SDK, whose chain is the same; `object_store` itself would know neither profiles nor the switch that
-keeps it from the machine's metadata service.
+Lance asks the AWS SDK, whose chain is the same; `object_store` itself knows neither profiles nor the switch that turns
+the machine's metadata service off.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from omniray.engine.base.errors import StorageError
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-# The client asks again this long before it takes credentials to have expired (its own constant).
+# The client asks again this long before credentials expire (its own constant).
 _RENEWED_BEFORE_S = 300
-# botocore answers from memory and renews early by itself, so to ask often costs nothing.
+# botocore answers from memory and renews early by itself, so asking often costs nothing.
 ASKED_EVERY_S = 60
 
 
 class CredentialChain:
-    """The credentials of this process as obstore asks for them; raises `StorageError` where there are none."""
+    """The credentials of this process as obstore asks for them; raises `StorageError` if there are none."""
 
     def __init__(self) -> None:
         try:
@@ -53,7 +53,7 @@ class CredentialChain:
 
 
 def _options_of(session: Session) -> dict[str, str]:
-    """What the profile says beside its credentials; Lance does not read the endpoint, and is told it."""
+    """The profile's region and endpoint; Lance does not read that endpoint itself."""
     endpoint = ConfiguredEndpointProvider(
         full_config=session.full_config, scoped_config=session.get_scoped_config(), client_name="s3"
     ).provide()

@@ -1,7 +1,7 @@
-"""What S3 said: the error code behind an exception of the client, and what its reader should do.
+"""Errors of S3: the error code behind an exception of the client, and what the user should do.
 
 The client has a type for a missing object and for an object that is there, and text for everything else. The text is
-read here alone, and pinned in `tests/s3/test_s3_surface.py`; where it says nothing, an answer counts as unclear.
+parsed here alone, and tested in `tests/s3/test_s3_surface.py`; where it says nothing, an answer counts as unclear.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NO_PROVIDER = re.compile(r"External AWS credential provider: (?:\w+: )?(.*)", r
 
 
 def status_of(error: BaseException) -> str:
-    """The HTTP status of a refusal; empty where there was no answer."""
+    """The HTTP status of a refusal; empty if there was no answer."""
     found = _ANSWER.search(_said(error))
     return found["status"] if found else ""
 
 
 def code_of(error: BaseException) -> str:
-    """The S3 error code of a refusal, else its HTTP status; empty where there was no answer."""
+    """The S3 error code of a refusal, else its HTTP status; empty if there was no answer."""
     text = _said(error)
     if "Received redirect without LOCATION" in text:
         return "PermanentRedirect"
@@ -52,12 +52,12 @@ def code_of(error: BaseException) -> str:
 
 
 def is_clear_refusal(code: str) -> bool:
-    """Whether nothing can have been written by a request that was answered so."""
+    """Whether a request that was answered with this code can't have written anything."""
     return code == NO_CREDENTIALS or (code in HINTS and code != "SlowDown")
 
 
 def advice(error: BaseException) -> str:
-    """What to do about an error, else what the store said. Bodies stay out: they may show what was signed."""
+    """What to do about an error, else what the store said. Bodies are left out: they may show what was signed."""
     text, code = _said(error), code_of(error)
     if code in HINTS:
         return HINTS[code]

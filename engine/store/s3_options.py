@@ -1,8 +1,8 @@
 """The options of an S3 store: one set for Lance and for us, so that both speak to the same store as the same user.
 
 Both sit on the same `object_store` crate and read the same names: `aws_endpoint`, `aws_access_key_id`, `proxy_url`,
-`timeout` and so on, given as `storage_options` or as environment variables. What they would make of a contradiction is
-settled here, before either sees it.
+`timeout` and so on, given as `storage_options` or as environment variables. Contradictions are resolved here, before
+either sees them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _ALIASES = {
 def resolve_options(
     given: Mapping[str, str], environment: Mapping[str, str], profile: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """One set of options for Lance and for us: what was given, else the environment's, else those of the profile."""
-    # The more particular name of an endpoint comes last, and so it wins.
+    """One set of options for Lance and for us: those given, else the environment's, else the profile's."""
+    # The more specific name of an endpoint comes last, so it wins.
     lowered = ((name.lower(), str(value)) for name, value in given.items())
     ordered = sorted(lowered, key=lambda option: option[0] == "aws_endpoint_url_s3")
     options = {_ALIASES.get(name, name): value for name, value in ordered}
-    # A key goes with its own secret and token, never with somebody else's.
+    # A key goes with its own secret and token, never with those of another key.
     own_key = options.get("aws_access_key_id", environment.get("AWS_ACCESS_KEY_ID")) != environment.get(
         "AWS_ACCESS_KEY_ID"
     )
@@ -69,7 +69,7 @@ def resolve_options(
 
 
 def check_credentials(options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Refuse what Lance would complete with somebody else's credentials: half a key, or one beside a foreign token."""
+    """Refuse half a key, or a key beside a foreign token: Lance would complete them with other credentials."""
     has_key, has_secret = ("aws_access_key_id" in options, "aws_secret_access_key" in options)
     if has_key != has_secret:
         missing = "aws_secret_access_key" if has_key else "aws_access_key_id"

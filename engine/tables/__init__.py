@@ -1,1 +1,1 @@
-"""The storage surface: every touch of a graph table's Lance dataset."""
+"""The storage surface: every access to a graph table's Lance dataset."""

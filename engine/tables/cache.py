@@ -1,4 +1,4 @@
-"""Handles and ids that are kept warm between writes: a writer reads nothing that it wrote itself."""
+"""Handles and ids that are cached between writes: a writer reads nothing that it wrote itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KnownIds:
     __slots__ = ("_addresses", "transaction")
 
     def __init__(self, transaction: str, addresses: dict[str, int]) -> None:
-        self.transaction = transaction  # of the version: its number may be another's, if this one is lost
+        self.transaction = transaction  # identifies the version: another one may get its number if it is lost
         self._addresses = addresses
 
     @classmethod
@@ -31,16 +31,16 @@ class KnownIds:
         return cls(table.transaction, addresses)
 
     def among(self, values: pa.Array) -> pa.Array:
-        """Those of the values that exist."""
+        """The values that exist."""
         return pa.array([v for v in values.to_pylist() if v in self._addresses], pa.string())
 
     def located(self, values: pa.Array) -> pa.Table:
-        """Those of the values that exist, with their addresses."""
+        """The values that exist, with their addresses."""
         found = {v: self._addresses[v] for v in values.to_pylist() if v in self._addresses}
         return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
 
     def advance(self, transaction: str, *, removed: pa.Array, placed: pa.Table) -> None:
-        """Follow a version that this process made itself: ids that went, and where those that came are."""
+        """Follow a version that this process made: ids that were removed, and the addresses of those added."""
         for value in removed.to_pylist():
             self._addresses.pop(value, None)
         self._addresses.update(zip(placed[ID].to_pylist(), placed[ROWADDR].to_pylist(), strict=True))
@@ -80,7 +80,7 @@ class TableCache:
                 self._tables[table.type.table_key] = table
 
     def drop(self, table_key: str) -> None:
-        """After a lost race the handle must not be used again: at the same number it shows the loser's rows."""
+        """Drop a handle after a lost race: at the same number it shows the loser's rows."""
         with self._lock:
             self._tables.pop(table_key, None)
             self._known.pop(table_key, None)
@@ -96,7 +96,7 @@ class TableCache:
         return known
 
     def follow(self, before: Table, version: StagedVersion, *, removed: pa.Array) -> None:
-        """Keep the handle of a version that this process made, and its ids: the next write reads nothing of them."""
+        """Cache the handle and the ids of a version that this process made: the next write reads neither."""
         self.keep(version.table)
         key = version.table.type.table_key
         known = self._known.get(key)

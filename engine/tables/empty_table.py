@@ -1,8 +1,8 @@
-"""Version 1 of a Lance table as bytes, so that whoever creates a table decides when, and whether, it becomes visible.
+"""Version 1 of a Lance table as bytes, so that a table's creator decides when, and whether, it becomes visible.
 
-Lance's own create puts the first version where every reader looks, and of two creators at once it is left open which
-one was first. So the table is made in a scratch folder, and its two files are handed out to be put by the rules of
-the line. They hold no path and no data, so they are as good in one place as in another.
+Lance's own create puts the first version under its final name, and does not say which of two concurrent creators was
+first. So the table is made in a scratch folder, and the caller puts its two files by the rules of the line. They hold
+no path and no data, so they are valid in any place.
 """
 
 from __future__ import annotations

@@ -29,14 +29,14 @@ def pushed_down(where: pc.Expression, schema: pa.Schema) -> bytes:
     try:
         return _serialised(where, schema, _DECLARED_AS)
     except pa.ArrowInvalid:
-        # Arrow makes a decimal of no integer below 2**63.
+        # Arrow converts no integer below 2**63 to a decimal.
         return _serialised(where, schema, {**_DECLARED_AS, pa.uint64(): pa.int64()})
 
 
 def _serialised(where: pc.Expression, schema: pa.Schema, declared_as: dict[pa.DataType, pa.DataType]) -> bytes:
     fields = []
     for field in schema:
-        # Lists are not compared; one only holds its place.
+        # Lists are not compared; the column only keeps its position.
         type = pa.int8() if pa.types.is_nested(field.type) else declared_as.get(field.type, field.type)
         fields.append(pa.field(field.name, type))
     return bytes(serialize_expressions([where], ["filter"], pa.schema(fields)))

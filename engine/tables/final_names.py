@@ -1,7 +1,7 @@
 """Final names: where plain Lance looks for the versions of main that the graph pins.
 
-A version is staged under a name of its own and read by that from the moment it is pinned. Phase D gives it its final
-name, a put-if-absent of the same bytes; nobody but a plain Lance reader waits for that. Other branches have none.
+A version is staged under its own name, and readers of the graph find it there once it is pinned. Phase D gives it its
+final name, a put-if-absent of the same bytes; only plain Lance readers wait for that. Other branches have none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FinalName(StrEnum):
 
 
 def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
-    """What the final name of a version holds, be it moved to the history since."""
+    """What the final name of a version holds, or its place in the history."""
     found = store.get(final_path(pin.path, pin.version)) or store.get(history_path(pin.path, pin.version))
     if found is None:
         return FinalName.ABSENT
@@ -36,7 +36,7 @@ def observe_final_name(store: ObjectStore, pin: Pin) -> FinalName:
 def give_final_name(store: ObjectStore, main_line: str, table_key: str, pin: Pin) -> None:
     """Make a pinned version of main visible to plain Lance; when this returns the final name is known to be ours.
 
-    A version that has no name of its own any more, or never had one, because a repair adopted it, has its final one.
+    A version without its own name has its final one: Phase D deleted the own name, or a repair adopted the version.
     """
     own, final = own_path(pin, main_line), final_path(pin.path, pin.version)
     for _ in range(UNCLEAR_TRIES_MAX):

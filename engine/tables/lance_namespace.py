@@ -1,7 +1,7 @@
-"""Namespace clients: what decides, in each commit and each look, where Lance keeps and finds a table's manifests.
+"""Namespace clients: they decide where Lance keeps and finds a table's manifests, in each commit and each read.
 
-They are clients by their methods alone, with mappings for answers: Lance asks for no more, and its package of client
-classes takes longer to import than all the rest.
+They have only the methods that Lance calls, and answer with mappings: Lance's package of client classes takes longer
+to import than all the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bytes of a Lance manifest: what a handle is made of without a request."""
+"""The bytes of a Lance manifest, from which a handle is made without a request."""
 
 from __future__ import annotations
 

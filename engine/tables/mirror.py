@@ -1,15 +1,14 @@
 """Mirrors: a table's manifest alone in a local folder, where the table's next version is made.
 
-None of a Lance commit needs the table's rows: a commit and a deletion by address read nothing but the manifest and
-older deletion files. So a few rows are encoded, rows are marked as deleted and the version is committed, by Lance
-itself, in a local folder in which the pinned version is the newest there is. Lance can't see there what others, or
-other branches, have done to the table since.
+No Lance commit needs the table's rows: a commit and a deletion by address read only the manifest and older deletion
+files. So Lance itself encodes a few rows, marks rows as deleted and commits the version in a local folder whose newest
+version is the pinned one. There Lance does not see what other writers or branches have done to the table since.
 
 On a disk the folder's other parts are links to the table's own, so everything but the manifest is in its place at once.
-For a remote store, where a commit would be a chain of requests, what was made here is sent to the store, all files
-beside each other: one step, however many files there are. The manifest goes to the name that the caller gives.
+For a remote store, where a commit would be a chain of requests, all new files are uploaded in parallel: one step,
+however many files there are. The manifest is put under the name that the caller gives.
 
-Nothing pins a version before `commit` has returned, so it does not matter which of its files arrives first.
+Nothing pins a version before `commit` has returned, so the order in which its files arrive does not matter.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _RESTORED = "_restored"
 
 
 class Mirrors:
-    """The mirrors of one process for one graph, and what is on its way to the store. Threads may share it."""
+    """The mirrors of one process for one graph, and their uploads. Threads may share it."""
 
     def __init__(self, store: ObjectStore, storage_version: str) -> None:
         self.store, self.storage_version = store, storage_version
@@ -58,11 +57,11 @@ class Mirrors:
         return Mirror(table_path, lance.dataset(str(folder), version=version), _Folder(folder), self)
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
-        """Begin to upload a file; it is deleted here when it is there, unless it is to be kept."""
+        """Begin to upload a file; the local one is deleted afterwards, unless `keep`."""
         return self._pool.submit(self._send, source, target, keep)
 
     def put(self, path: str, data: bytes) -> Future[None]:
-        """Begin to put bytes under a name that nobody else uses."""
+        """Begin to put bytes under a unique name."""
         return self._pool.submit(self._put, path, data)
 
     def look(self, table_path: str) -> Future[int]:
@@ -81,14 +80,14 @@ class Mirrors:
 
     def _put(self, path: str, data: bytes) -> None:
         for _ in range(PUT_TRIES_MAX):
-            # A refusal is an earlier put of our own, whose answer got lost: the name is nobody else's.
+            # A refusal is an earlier put of our own, whose answer got lost: the name is unique.
             if self.store.put_if_absent(path, data, lasting=False) is not Answer.UNCLEAR:
                 return
         raise StorageError(f"no clear answer to putting {path}; try again", path=path)
 
 
 class _Folder:
-    """A local folder that goes when nobody refers to it any more."""
+    """A local folder that is deleted when nothing refers to it any more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +96,7 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Rows in data files that are on their way."""
+    """Rows in data files that are being uploaded."""
 
     fragments: tuple[FragmentMetadata, ...]
     arriving: tuple[Future[None], ...]
@@ -105,7 +104,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """What a commit on a mirror gave: the mirror of the next version, and the newest version that has a final name."""
+    """Result of a commit on a mirror: the mirror of the next version, and the newest version that has a final name."""
 
     mirror: Mirror
     newest_final: int
@@ -115,7 +114,7 @@ class Mirrored:
 class Mirror:
     """A table at one version: `dataset` knows its manifest and can be committed to; its rows are elsewhere.
 
-    Whoever uses it makes the table's versions one after the other: a commit deletes deletion files that it replaced.
+    Its user makes the table's versions one after the other: a commit deletes deletion files that it replaced.
     """
 
     table_path: str
@@ -130,13 +129,13 @@ class Mirror:
         return manifest
 
     def encode(self, rows: pa.Table) -> Encoded:
-        """Rows as data files of this table, which begin to be sent."""
+        """Write rows to data files of this table, and begin to upload them."""
         made = tuple(write_fragments(rows, self.dataset, data_storage_version=self.mirrors.storage_version))
         files = (file.path for fragment in made for file in fragment.files)
         return Encoded(made, tuple(self._sent(f"data/{file}" for file in files)))
 
     def fragment(self, fragment_id: int) -> lance.LanceFragment:
-        """A fragment from which rows can be deleted by their addresses: its older deletions are here."""
+        """A fragment from which rows can be deleted by their addresses; its older deletions are fetched if needed."""
         fragment = self.dataset.get_fragment(fragment_id)
         path = fragment.deletion_file()
         if path is not None and not (local := self.folder.path / path).exists():
@@ -155,7 +154,7 @@ class Mirror:
         *,
         restored: bytes | None = None,
     ) -> Mirrored:
-        """Make the next version, its manifest under `target`; returns when all it needs is there, also `arriving`.
+        """Make the next version, its manifest under `target`; returns when all uploads are done, also `arriving`.
 
         `restored` is the manifest of the version that a Restore brings back.
         """
@@ -177,7 +176,7 @@ class Mirror:
             updated = getattr(transaction.operation, "updated_fragments", [])
             sent += self._sent((fragment.deletion_file.path(fragment.id) for fragment in updated), keep=True)
             sent += self._sent((f"_transactions/{transaction.read_version}-{transaction.uuid}.txn",))
-        finally:  # nothing may arrive after this attempt was given up and cleared away
+        finally:  # no upload may arrive after this attempt was given up and cleared away
             failures = [error for future in (*sent, newest) if (error := future.exception()) is not None]
         if failures:
             raise failures[0]
@@ -185,20 +184,20 @@ class Mirror:
         return Mirrored(Mirror(self.table_path, dataset, self.folder, self.mirrors), newest.result())
 
     def _sent(self, paths: Iterable[str], *, keep: bool = False) -> Iterable[Future[None]]:
-        """What begins to be uploaded: nothing, where the folder's parts are the table's own."""
+        """Begin to upload files; none, where the folder's parts are the table's own."""
         if self.mirrors.store.local_root is not None:
             return ()
         return [self.mirrors.send(self.folder.path / path, f"{self.table_path}/{path}", keep=keep) for path in paths]
 
     def _shown(self, manifest: bytes, transaction: lance.Transaction) -> str:
-        """The manifest of an older version as a local file, by the path that Lance asks for."""
+        """The manifest of an older version as a local file; returns its path as Lance takes it."""
         local = self.folder.path / _RESTORED / manifest_name(transaction.operation.version)
         local.parent.mkdir(exist_ok=True)
         local.write_bytes(manifest)
         return str(local).lstrip("/")
 
     def _forget_deletions(self, operation: Any) -> None:
-        """Delete the deletion files that the next version does without; whoever needs one again fetches it."""
+        """Delete the local deletion files that the next version does not need; `fragment` fetches one again."""
         if self.mirrors.store.local_root is not None:
             return  # they are the table's own
         removed = getattr(operation, "removed_fragment_ids", [])

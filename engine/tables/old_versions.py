@@ -1,4 +1,4 @@
-"""Old versions, moved out of the way of every commit.
+"""Moves manifests of old versions to the history, so that a commit need not list them.
 
 Lance lists `_versions/` in each commit, so a table with a long history pays for all of it in every write. Phase D keeps
 the newest manifests there and moves older ones, byte for byte, to `_history/` beside it. Time travel reads them from
@@ -28,7 +28,7 @@ def archive(store: ObjectStore, table_path: str) -> None:
 
 
 def discard(store: ObjectStore, table_path: str, *, keep: int) -> None:
-    """Delete all but the newest versions of a table that nobody travels back in."""
+    """Delete all but the newest versions of a table that needs no time travel."""
     store.delete_all([path for _, path in _old_versions(store, table_path, keep)])
 
 

@@ -1,12 +1,12 @@
-"""The storage surface: every touch of a graph table's Lance dataset, and nothing that becomes visible by itself.
+"""The storage surface: every access to a graph table's Lance dataset; nothing becomes visible by itself.
 
 Writers only stage. `stage_*` builds the Lance operation for a table's next version on the pin's manifest;
-`commit_staged` makes that version under a name of its own that no other reader looks at. It becomes part of the graph
+`commit_staged` makes that version under its own name, where plain Lance does not look. It becomes part of the graph
 when an object of the line pins it, and visible to plain Lance when Phase D gives it its final name.
 
-Rules kept here (a test walks the source and fails if a module that is not named there imports lance):
-- a version is made on a mirror, where its predecessor stands alone (`mirror.py`), and by a namespace client of its own,
-  which notes what is created: a staging name that is handed back to Lance would get its final name at once;
+Rules kept here (a test walks the source and fails if a module that it does not list imports lance):
+- a version is made on a mirror, which holds its predecessor alone (`mirror.py`), and with a namespace client of its
+  own that only notes the manifest: a staging name that is handed back to Lance would get its final name at once;
 - mirror version, pin and read version are equal, and the result is exactly one more;
 - reads open a pin by its path, or use the warm handle; after a lost race the handle is dropped;
 - a handle is never pickled: the copy would commit visibly.
@@ -50,7 +50,7 @@ _STAGED_BATCHES_AHEAD = 4  # Lance would hold sixteen
 
 
 class VersionTaken(Exception):
-    """The table did not come out at the version after its pin: somebody was faster, or wrote behind our back."""
+    """The new version is not the one after the table's pin: another writer, of the line or foreign, was faster."""
 
     def __init__(self, table_key: str, expected: int, found: int | None) -> None:
         super().__init__(table_key, expected, found)
@@ -59,7 +59,7 @@ class VersionTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows in new data files that no table refers to yet: they may be used by any later attempt."""
+    """Rows in new data files that no table refers to yet: any later attempt may use them."""
 
     fragments: tuple[FragmentMetadata, ...]
     rows: int
@@ -92,26 +92,26 @@ class StagedChange:
     tail: pa.Table | None = None
     inline: StagedRows | None = None  # rows that this change staged itself, for this attempt only
     ids: pa.ChunkedArray | None = None  # of the rows in `inline`, in their order
-    arriving: tuple[Future[None], ...] = ()  # files of `inline` that are on their way to the store
+    arriving: tuple[Future[None], ...] = ()  # uploads of the files of `inline`
 
 
 @dataclass(frozen=True, slots=True)
 class StagedVersion:
-    """A version that exists under a name of its own only; `manifest` is that name."""
+    """A version that exists under its own name only; `manifest` is that name."""
 
     table: Table
     version: int
     transaction: str
     manifest: str
     rows: int
-    files: tuple[str, ...]  # that were made for this version alone
-    placed: pa.Table | None  # `id` and `_rowaddr` of the rows that it moved or brought; None where nobody knows
+    files: tuple[str, ...]  # made for this version alone
+    placed: pa.Table | None  # `id` and `_rowaddr` of the rows that it moved or added; None if unknown
 
 
 class TableStorage:
     """The tables of one branch of a graph: `line` is the branch's, `main_line` that of main, by their ULIDs.
 
-    Each has a Lance session of its own: versions of two branches share numbers under one URI.
+    Each instance has its own Lance session: versions of two branches share numbers under one URI.
     """
 
     def __init__(self, store: ObjectStore, line: str, main_line: str) -> None:
@@ -123,7 +123,7 @@ class TableStorage:
         return f"{self._store.uri}/{table_path}"
 
     def empty(self, type: ElementType, table_path: str) -> EmptyVersion:
-        """Version 1 of a table, as files that are not written yet; their names are nobody else's."""
+        """Version 1 of a table, as files that are not written yet; their names are unique."""
         made = empty_table_files(type.arrow, STORAGE_VERSION)
         transaction_file = f"{table_path}/_transactions/{made.transaction_file_name}"
         manifest = f"{self.own_folder(table_path, made.transaction_uuid)}/{manifest_name(1)}"
@@ -163,7 +163,7 @@ class TableStorage:
 
     def _find(self, type: ElementType, pin: Pin, *, is_final: bool) -> tuple[str, bytes]:
         for path in possible_paths(pin, self._main_line, is_final=is_final):
-            # What lies under a final name may be of another graph, if this one was deleted and created anew.
+            # A manifest under a final name may be another graph's, if this one was deleted and created anew.
             if (manifest := self._store.get(path)) is not None and is_of(pin, manifest):
                 return path, manifest
         refuse_gone(self._store, self._main_line)
@@ -182,7 +182,7 @@ class TableStorage:
         )
 
     def own_folder(self, table_path: str, transaction: str) -> str:
-        """Where a version that this branch makes by a transaction is staged, alone."""
+        """The folder where this branch stages the version of a transaction, alone."""
         return own_folder(table_path, self._line, self._main_line, transaction)
 
     # Staging
@@ -232,7 +232,7 @@ class TableStorage:
         return StagedChange(_overwrite(table.type, staged), staged.rows, _as_tail(rows), staged, arriving=arriving)
 
     def stage_merge(self, table: Table, rows: pa.Table | StagedRows, replaced: pa.Table) -> StagedChange:
-        """Add rows and remove those they replace, as one version; a small tail is folded into the new fragment."""
+        """Add rows and remove those they replace, as one version; the new fragment replaces a small tail."""
         after = table.rows - replaced.num_rows
         if isinstance(rows, StagedRows):
             updated, removed = self._delete(table, replaced)
@@ -253,7 +253,7 @@ class TableStorage:
         return StagedChange(operation, after + rows.num_rows, _as_tail(together), staged, together[ID], arriving)
 
     def _stage_inline(self, table: Table, rows: pa.Table) -> tuple[StagedRows, tuple[Future[None], ...]]:
-        """Write a few rows; to a remote store they may be on their way until the version is committed."""
+        """Write a few rows; uploads to a remote store may last until the version is committed."""
         if not rows.num_rows:
             return StagedRows((), 0), ()
         with storage_errors(table.type):
@@ -261,7 +261,7 @@ class TableStorage:
         return StagedRows(encoded.fragments, rows.num_rows), encoded.arriving
 
     def _delete(self, table: Table, replaced: pa.Table) -> tuple[list[FragmentMetadata], list[int]]:
-        """Deletion vectors for the rows at these addresses, and the fragments that are gone as a whole."""
+        """Deletion vectors for the rows at these addresses, and the fragments that lose all their rows."""
         updated: list[FragmentMetadata] = []
         removed: list[int] = []
         addresses = np.sort(replaced[ROWADDR].to_numpy()) if replaced.num_rows else np.array([], dtype=np.uint64)
@@ -281,8 +281,8 @@ class TableStorage:
             fragment = table.deletable(fragment_id)
             if len(addresses) == fragment.count_rows():
                 return None
-            # Addresses are numbers of ours, so text is safe. Ranges keep it short where neighbours go; a chain of many
-            # of them nests so deeply that Lance's parser overflows its stack.
+            # Addresses are our own numbers, so text is safe. Ranges keep it short where neighbours are deleted; a chain
+            # of many ranges nests so deeply that Lance's parser overflows its stack.
             ranges = list(itertools.islice(_ranges(addresses), _RANGES_MAX + 1))
             if len(ranges) <= _RANGES_MAX:
                 return fragment.delete(" or ".join(ranges))
@@ -291,7 +291,7 @@ class TableStorage:
     # Committing
 
     def commit_restored(self, newest: Table, source: Pin, transaction: str) -> StagedVersion:
-        """Phase B of a restore: the version after `newest`, with exactly what another pinned version holds."""
+        """Phase B of a restore: the version after `newest`, with exactly the rows of another pinned version."""
         _, manifest = self._find(newest.type, source, is_final=False)
         restore = StagedChange(lance.LanceOperation.Restore(source.version), source.rows)
         return self.commit_staged(newest, restore, transaction, restored=manifest)
@@ -299,7 +299,7 @@ class TableStorage:
     def commit_staged(
         self, table: Table, change: StagedChange, transaction: str, *, restored: bytes | None = None
     ) -> StagedVersion:
-        """Phase B for one table: a real Lance commit, on the table's mirror, whose manifest gets a name of its own."""
+        """Phase B for one table: a real Lance commit, on the table's mirror, whose manifest gets its own name."""
         expected = table.version + 1
         folder = self.own_folder(table.path, transaction)
         manifest = f"{folder}/{manifest_name(expected)}"
@@ -309,7 +309,7 @@ class TableStorage:
                 mirrored = table.mirror.commit(made, manifest, change.arriving, restored=restored)
         except CommitConflictError as error:
             raise VersionTaken(table.type.table_key, expected, None) from error
-        # Where it would have come out in the table itself. Other branches' versions have no final names to be taken.
+        # The number that a commit to the table itself would get. Other branches' versions have no final names.
         final = mirrored.newest_final if self._line == self._main_line else 0
         found = max(int(mirrored.mirror.dataset.version), final + 1)
         if found != expected:
@@ -319,7 +319,7 @@ class TableStorage:
         own = [manifest, *_own_files(table.path, made, change)]
         brought = [] if change.inline is not None else _data_files(table.path, made)
         self._store.sync([*own, *brought])
-        # Nobody has pinned it yet: so much of its pin is known as its name follows from.
+        # It is not pinned yet; this much of its pin determines its own name.
         pin = Pin("", table.path, expected, transaction, change.rows_after, "", line=self._line)
         mirror = mirrored.mirror
         after = self._table(table.type, pin, lambda: mirror.serialised, mirror, tail=change.tail)
@@ -332,7 +332,7 @@ _NO_IDS = pa.chunked_array([], pa.string())
 
 
 def _own_files(table_path: str, made: lance.Transaction, change: StagedChange) -> Iterator[str]:
-    """Every file beside its manifest that was made for a version alone: nothing else can refer to it."""
+    """The files besides its manifest that were made for a version alone: nothing else can refer to them."""
     yield f"{table_path}/_transactions/{made.read_version}-{made.uuid}.txn"
     if change.inline is not None:
         yield from (f"{table_path}/data/{file}" for file in change.inline.files)
@@ -341,16 +341,16 @@ def _own_files(table_path: str, made: lance.Transaction, change: StagedChange) -
 
 
 def _data_files(table_path: str, made: lance.Transaction) -> list[str]:
-    """The data files that a version adds, which somebody staged before."""
+    """The data files that a version adds and that were staged before."""
     operation: Any = made.operation
     added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
     return [f"{table_path}/data/{file.path}" for fragment in added for file in fragment.files]
 
 
 def _placed(table: Table, change: StagedChange) -> pa.Table | None:
-    """Where the rows are that a change staged itself: in the newest fragment, in their order.
+    """The addresses of the rows that a change staged itself: in the newest fragment, in their order.
 
-    None where they are not known, or where there are so many that Lance made several fragments of them.
+    None if they are not known, or if there are so many that Lance made several fragments of them.
     """
     if change.ids is None or (change.inline is not None and len(change.inline.fragments) > 1):
         return None

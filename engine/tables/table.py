@@ -23,13 +23,13 @@ from omniray.engine.tables.mirror import Mirror
 ROWADDR = "_rowaddr"
 TAIL_ROWS_MAX = 1024
 TAIL_BYTES_MAX = 1 << 20
-SCANNED_BYTES_MAX = 64 << 20  # of a batch: without it a batch has 8,192 rows, be they images of a megabyte each
+SCANNED_BYTES_MAX = 64 << 20  # of a batch: without it a batch has 8,192 rows, even if each is a megabyte
 _PLACES_AND_XML = re.compile(r"(, \S*\.rs:\d+|<\?xml).*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A fragment of a table at one version: with the same files and deletions it holds the same rows in another."""
+    """A fragment of a table at one version: with the same files and deletions it holds the same rows in any."""
 
     id: int
     files: tuple[str, ...]
@@ -60,11 +60,11 @@ class Table:
         self._open_rows, self._mirrored = open_rows, mirrored
         self._dataset: lance.LanceDataset | None = None
         self._tail = tail
-        self._on_failure = on_failure  # raises what a failure to read means, if it means more
+        self._on_failure = on_failure  # raises a more specific error, if there is one
 
     @property
     def dataset(self) -> lance.LanceDataset:
-        """The handle that reads rows; made without a request when somebody first wants it."""
+        """The handle that reads rows; opened on first use, without a request."""
         if self._dataset is None:
             with self._errors():
                 self._dataset = self._open_rows()
@@ -72,7 +72,7 @@ class Table:
 
     @property
     def mirror(self) -> Mirror:
-        """Where the next version is made; made itself when the table is first written to."""
+        """Where the next version is made; created when the table is first written to."""
         if not isinstance(self._mirrored, Mirror):
             with self._errors():
                 self._mirrored = self._mirrored()
@@ -80,7 +80,7 @@ class Table:
 
     @property
     def _manifest(self) -> lance.LanceDataset:
-        """The handle that knows what the version is made of."""
+        """The handle that knows the version's fragments."""
         return self._mirrored.dataset if isinstance(self._mirrored, Mirror) else self.dataset
 
     def __reduce__(self) -> NoReturn:
@@ -104,19 +104,19 @@ class Table:
             if isinstance(where, str):
                 builder = builder.filter(where)
             elif where is not None:
-                # What `filter` sets for an expression, had it not Lance's serialiser in between (`filters.py`).
+                # `filter` would set the same, but by Lance's own serialiser (`filters.py`).
                 builder._substrait_filter = pushed_down(where, self.type.arrow)
             reader = builder.to_scanner().to_reader()
         return pa.RecordBatchReader.from_batches(reader.schema, self._guarded(reader))
 
     def _guarded(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        """The reader's batches; what goes wrong while they are read is an error of the store, like any other."""
+        """The reader's batches; a failure while they are read is a storage error like any other."""
         with self._errors():
             yield from reader
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of the store as ours; where they come of a graph that is gone, that is what is raised."""
+        """Turn the store's errors into ours; if the graph is gone, raise that instead."""
         try:
             with storage_errors(self.type):
                 yield
@@ -125,7 +125,7 @@ class Table:
             raise
 
     def fragments(self) -> list[Fragment]:
-        """What the version is made of, by its manifest alone."""
+        """The version's fragments, by its manifest alone."""
         return [_described(fragment) for fragment in self._manifest.get_fragments()]
 
     def rows_at(self, addresses: pa.Array) -> pa.Table:
@@ -134,7 +134,7 @@ class Table:
             return self.dataset._take_rows(addresses, self.type.arrow.names)
 
     def tail_fragment(self) -> lance.LanceFragment | None:
-        """The newest fragment, while it is small enough to be folded into the next one."""
+        """The newest fragment while it is a tail; None if it is sealed."""
         fragments = self._manifest.get_fragments()
         if not fragments or fragments[-1].physical_rows >= TAIL_ROWS_MAX:
             return None
@@ -152,7 +152,7 @@ class Table:
         return self.mirror.fragment(fragment_id)
 
     def addresses_of_newest(self, rows: int) -> pa.Array:
-        """Where the first so many rows of the newest fragment are."""
+        """The addresses of the first `rows` rows of the newest fragment."""
         first = self._manifest.get_fragments()[-1].fragment_id << 32
         return pa.array(np.arange(first, first + rows, dtype=np.uint64))
 
@@ -166,7 +166,7 @@ def _described(fragment: lance.LanceFragment) -> Fragment:
 
 @contextlib.contextmanager
 def storage_errors(type: ElementType) -> Iterator[None]:
-    """Lance's own errors, which say little by their class, as ours; nothing was committed when one is raised."""
+    """Turn Lance's errors, whose classes say little, into ours; nothing was committed when one is raised."""
     try:
         yield
     except (OmnirayError, CommitConflictError):
@@ -176,7 +176,7 @@ def storage_errors(type: ElementType) -> Iterator[None]:
 
 
 def first_words(error: Exception) -> str:
-    """What Lance says, without the places in its source and the XML of a store's answer."""
+    """Lance's message, without places in its source and the XML of a store's answer."""
     if "403 Forbidden" in str(error):
         return "access denied: check that the credentials may read and write this prefix"
     return _PLACES_AND_XML.sub("", str(error)).splitlines()[0][:300]

@@ -1,9 +1,9 @@
-"""What the manifests of a table's versions are called, and what tells whose they are.
+"""The names of a table's manifests, and the mark that tells to which pin a manifest belongs.
 
     <table>/_versions/<20 digits>.manifest                  a version of main under its final name: plain Lance reads it
     <table>/_history/<20 digits>.manifest                   an older one, moved out of the way
     <table>/_staged/<txn>/<20 digits>.manifest              a version of main that has no final name yet
-    <table>/_branches/<line>/<txn>/<20 digits>.manifest     a version of another branch: this is its one name
+    <table>/_branches/<line>/<txn>/<20 digits>.manifest     a version of another branch: its only name
 
 The digits are the version's number, inverted. A path that ends in `.manifest` and keeps them is read by Lance as it is.
 """
@@ -28,7 +28,7 @@ def version_of(manifest_path: str) -> int:
 
 
 def final_path(table_path: str, version: int) -> str:
-    """Where every Lance reader looks."""
+    """The final name, where every Lance reader looks."""
     return f"{table_path}/{VERSIONS}/{manifest_name(version)}"
 
 
@@ -38,21 +38,21 @@ def history_path(table_path: str, version: int) -> str:
 
 
 def own_folder(table_path: str, line: str, main_line: str, transaction: str) -> str:
-    """The folder of one version alone, whose name follows from its transaction: nobody else writes there."""
+    """The folder of one version alone, whose name follows from its transaction: no other attempt writes there."""
     home = STAGED if line == main_line else f"{BRANCHES}/{line}"
     return f"{table_path}/{home}/{transaction}"
 
 
 def own_path(pin: Pin, main_line: str) -> str:
-    """Where the manifest of a pinned version was staged: for good on a branch, until Phase D is through on main."""
+    """Where the manifest of a pinned version was staged: for good on a branch, until Phase D deletes it on main."""
     return f"{own_folder(pin.path, pin.line, main_line, pin.transaction)}/{manifest_name(pin.version)}"
 
 
 def possible_paths(pin: Pin, main_line: str, *, is_final: bool) -> tuple[str, ...]:
     """Where the manifest of a pinned version may be, in the order in which to look.
 
-    Phase D may run meanwhile: a manifest gets its final name before its own one goes, and is copied to the history
-    before the final name goes. So whoever looks in this order misses it nowhere.
+    Phase D may run meanwhile: a manifest gets its final name before its own name is deleted, and is copied to the
+    history before the final name is deleted. So a reader that looks in this order always finds it.
     """
     own = own_path(pin, main_line)
     if pin.line != main_line:
@@ -62,23 +62,23 @@ def possible_paths(pin: Pin, main_line: str, *, is_final: bool) -> tuple[str, ..
 
 
 def transaction_mark(pin: Pin) -> bytes:
-    """The bytes in a manifest that tell whose it is: the end of its transaction file's name.
+    """The bytes that identify the manifest of a pin: the end of its transaction file's name.
 
-    What goes before the uuid is the version that the transaction read, which of a foreign one may be any.
+    Before the uuid stands the version that the transaction read; a foreign writer may have read any.
     """
     return f"-{pin.transaction}.txn".encode()
 
 
 def is_of(pin: Pin, manifest: bytes) -> bool:
-    """Whether a manifest is that of a pinned version, and not of another one that has its number.
+    """Whether a manifest is that of a pinned version, and not of another one with the same number.
 
-    A version without a transaction was adopted by a repair from a writer that left none: whatever is there is it.
+    A pin without a transaction was adopted by a repair from a foreign writer that left none: any manifest there is it.
     """
     return not pin.transaction or transaction_mark(pin) in manifest
 
 
 def final_versions(names: Iterable[str]) -> Iterator[int]:
-    """The versions whose final names are among those of a folder."""
+    """The versions whose final names are among a folder's names."""
     for name in names:
         digits = name.removesuffix(_SUFFIX)
         if name.endswith(_SUFFIX) and len(digits) == 20 and digits.isdigit():

@@ -1,4 +1,4 @@
-"""A look at versions of tables, whoever wrote them: what they did, which files they refer to. Nothing here writes."""
+"""Reads table versions of any writer: what they did, and which files they refer to. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRANSACTION_FILE = re.compile(rb"(\d+)(-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """What a version with a final name says of itself, whoever wrote it."""
+    """The facts of a version with a final name, of any writer."""
 
     version: int
     operation: str
@@ -37,7 +37,7 @@ class VersionFacts:
 
 
 class VersionReader:
-    """Looks at the tables of one graph."""
+    """Reads versions of the tables of one graph."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class VersionReader:
         return Mirrors(self._store, STORAGE_VERSION).of(table_path, version, manifest)
 
     def describe(self, newest: Table, versions: Sequence[int]) -> list[VersionFacts]:
-        """What those of the versions up to `newest` that still have their final names say of themselves."""
+        """The facts of these versions up to `newest`, without those that lost their final names."""
         with storage_errors(newest.type):
             listed = {entry["version"]: entry for entry in newest.dataset.versions()}
             return [_facts(newest.dataset, listed[version]) for version in versions if version in listed]
@@ -69,10 +69,10 @@ class VersionReader:
     def references(self, table_path: str, manifest_path: str) -> frozenset[str]:
         """The files that a version refers to, by its manifest; paths are those within the table.
 
-        Of an index it is the folder: a manifest need not say which files are in it.
+        For an index it is the folder: a manifest need not say which files are in it.
 
-        A manifest that was moved meanwhile is read in the history; one that is in neither place raises, for nobody can
-        tell what it referred to.
+        A manifest that was moved meanwhile is read in the history; one that is in neither place raises, since its
+        references are unknown.
         """
         version = version_of(manifest_path)
         for path in (manifest_path, final_path(table_path, version), history_path(table_path, version)):
@@ -93,14 +93,14 @@ class VersionReader:
                 namespace_client=ShownVersion(location, lambda: self._store.lance_path(path)),
                 table_id=[table_path],
                 namespace_client_managed_versioning=True,
-            )  # without a session: it would keep all that is looked at
+            )  # without a session: it would cache every version
             return [*_files_of(dataset.get_fragments()), *_index_folders(dataset)]
         except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
             raise StorageError(f"can't read {path}: {first_words(error)}", path=path) from error
 
 
 def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str]:
-    """The operation's name and the transaction's uuid; what Lance has no class for is `Other`."""
+    """The operation's name and the transaction's uuid; an operation without a class in Lance is `Other`."""
     transaction = dataset.read_transaction(version)
     if transaction is None:
         return "Other", ""
@@ -128,8 +128,6 @@ def _index_folders(dataset: lance.LanceDataset) -> Iterator[str]:
 
 
 def _transaction_files(manifest: bytes) -> Iterator[str]:
-    """The transaction file's name in a manifest, and those that it may be: its length, which is written before it, may
-    look like one more digit.
-    """
+    """The possible names of a manifest's transaction file: the length before it may look like one more digit."""
     for digits, rest in _TRANSACTION_FILE.findall(manifest):
         yield from (f"_transactions/{digits[at:].decode()}{rest.decode()}" for at in range(len(digits)))
