@@ -72,7 +72,7 @@ def bind(query: Query, params: Mapping[str, Any], schema: Schema, now: datetime)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What a name in a query stands for."""
+    """The column that a name in a query refers to."""
 
     column: str
     type: PropertyType

@@ -48,7 +48,7 @@ class ParamRef:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """`now()`: the time of the call, the same wherever it stands."""
+    """`now()`: the time of the call, the same throughout the query."""
 
 
 Expression = Literal | ParamRef | Now

@@ -1,7 +1,7 @@
 """Casts a source column to the physical type of a property, and marks the rows that do not fit.
 
 Everything is decided by masks over whole columns. A value that does not fit becomes null and is marked, so that one
-bad row costs no more than a good one. Typing is strict: a bool is no number, a number is no text.
+bad row costs no more than a good one. Typing is strict: a bool is not a number, a number is not text.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _to_integer(array: pa.Array, target: pa.DataType) -> Cast:
         inside = pc.and_(pc.greater_equal(array, float(low)), pc.less(array, float(high + 1)))
         fits = pc.and_(inside, pc.equal(pc.floor(array), array))
     elif pa.types.is_decimal(array.type):
-        if array.type.scale > 0:  # room for what is rounded up, and to stand beside a number of another scale
+        if array.type.scale > 0:  # room for rounding up, and for comparing with a number of another scale
             array = array.cast(pa.decimal256(76, array.type.scale))
         least, greatest = pa.scalar(Decimal(low)), pa.scalar(Decimal(high))
         inside = pc.and_(pc.greater_equal(array, least), pc.less_equal(array, greatest))
