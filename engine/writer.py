@@ -184,8 +184,8 @@ class Writer:
     ) -> CommitObject | None:
         """One attempt to commit as the object after `base`: the object if it landed, None if another writer was faster.
 
-        The files that an attempt staged are never used again. With `look` it also looks for operations of dead writers,
-        in parallel with the staging.
+        No later attempt uses the versions that this one staged. With `look` it also looks for operations of dead
+        writers, in parallel with the staging.
         """
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)

@@ -41,7 +41,7 @@ class TypePlan:
 def plan(pipeline: Pipeline, schema: Schema) -> tuple[TypePlan, ...]:
     """The types to write in the schema's order, nodes first; raises `InputError` with the faulty lines.
 
-    After this, every name of the file is known to be in the schema.
+    After this, every type and column that the file names is known to be in the schema.
     """
     faults = Faults(pipeline.file)
     nodes = {t.name: t for t in schema.nodes}
