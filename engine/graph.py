@@ -43,7 +43,7 @@ def init(
     actor: str = "",
     durability: str = "process",
 ) -> Graph:
-    """Create a graph where nothing is yet and open it. `schema` is `.pg` text, or a `Path` to a file with it."""
+    """Create a graph at an empty place and open it. `schema` is `.pg` text, or a `Path` to a file with it."""
     text = _read_schema_file(schema) if isinstance(schema, Path) else schema
     if text.rstrip().endswith(".pg") and len(text.splitlines()) == 1:
         raise InputError(f"the schema is the text {text!r}: to read it from a file, give schema=pathlib.Path({text!r})")
@@ -60,10 +60,10 @@ def open(
     durability: str = "process",
     grace_s: float = GRACE_S,
 ) -> Graph:
-    """Open a graph, and heal what writers that died have left; read-only, nothing is ever written, not even that.
+    """Open a graph, and recover the operations of dead writers; read-only, nothing is written and nothing recovered.
 
     On a disk, an acknowledged write survives the death of the process; with `durability="power"` a power cut too. A
-    writer that died on this machine is recognised at once, one elsewhere after `grace_s` seconds.
+    writer that died on this machine is recognised at once, one on another machine after `grace_s` seconds.
     """
     if not grace_s > 0:
         raise InputError(f"a grace period of {grace_s} s would take every writer for dead: give more than 0")
@@ -81,16 +81,16 @@ def _read_schema_file(path: Path) -> str:
 
 
 class Graph(GraphReader):
-    """An open graph; use it as a context manager, or `close()` it, so that Phase D of its writes is through.
+    """An open graph; use it as a context manager, or `close()` it, so that Phase D of its writes is finished.
 
-    Threads may share it; processes open their own. One that was opened read-only has the verbs of a reader alone.
+    Threads may share it; each process opens its own. A graph that was opened read-only can only be read.
     """
 
     def __init__(self, branch: OpenBranch, *, read_only: bool, grace_s: float = GRACE_S, owner: str = EMBEDDED) -> None:
         super().__init__(branch)
         self._read_only, self._owner = read_only, owner
         self._closed = False
-        self.recovered = RecoveryReport()  # what opening it healed
+        self.recovered = RecoveryReport()  # the recovery on opening
         if read_only:
             return
         self._finaliser = Finaliser(branch)
@@ -101,7 +101,7 @@ class Graph(GraphReader):
         self._begin()
 
     def _begin(self) -> None:
-        """Take the line over if it is to have an owner, or from one that is dead, and heal what others left."""
+        """Take over the line for its owner, release a dead coordinator's, and recover operations of dead writers."""
         try:
             if self._owner != EMBEDDED:
                 take_over(self._tip, self._owner)
@@ -145,7 +145,7 @@ class Graph(GraphReader):
         rejects: str | Path | None = None,
         progress: Progress | None = None,
     ) -> WriteResult:
-        """Load records of any number in one atomic commit.
+        """Load any number of records in one atomic commit.
 
         `source`: a path (JSONL, CSV, Parquet), Arrow data, a DataFrame, dicts, or a list of those. `mode`: `append`
         (an existing key is a KeyConflict), `merge` (replace by key) or `overwrite` (the touched tables only).
@@ -173,7 +173,7 @@ class Graph(GraphReader):
         announced: Iterable[str] = (),
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
-        """A load whose parts are made elsewhere and added to it (`LoadStager.begin_load`)."""
+        """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()
         return self._stager.begin_load(
             options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
@@ -218,21 +218,21 @@ class Graph(GraphReader):
         return self._writer.commit(intent, submitted_at)
 
     def flush(self) -> None:
-        """Wait until Phase D of this handle's writes is through: then plain Lance readers see them too."""
+        """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
         self._refuse_fork()
         if not self._read_only:
             self._finaliser.flush()
 
     def close(self) -> None:
-        """Flush and let go; safe to call twice."""
+        """Flush and release all resources; safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._release()  # if this fails, closing may be tried again: an owner that lives keeps everybody out
+        self._release()  # if this fails, close() may be called again: a live owner excludes all other writers
         self._closed = True
         self._let_go()
 
     def _release(self) -> None:
-        """Hand the line back, if this graph owns it."""
+        """Release the line, if this graph owns it."""
         if self._owner != EMBEDDED:
             release(self._tip, self._owner)
             self._finaliser.notice(self._tip.newest)
@@ -249,9 +249,9 @@ class Graph(GraphReader):
     # Recovery
 
     def recover(self, *, take_over: bool = False) -> RecoveryReport:
-        """Heal what writers that died have left; opening does so too, and every write.
+        """Recover the operations of dead writers; opening a graph and writing to it do so too.
 
-        With `take_over` a branch whose coordinator is gone for good is handed back to embedded writers first.
+        With `take_over`, the line of a coordinator that is gone for ever is first released to embedded writers.
         """
         self._refuse_unwritable()
         return self._writer.recover(take_over=take_over)
@@ -259,7 +259,7 @@ class Graph(GraphReader):
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
     ) -> RepairReport:
-        """Show which tables something other than omniray wrote to; `adopt` or `discard` what it wrote.
+        """Show which tables a foreign writer changed; `adopt` or `discard` its changes.
 
         Adopted rows become a commit of their own, if they keep every rule of the graph; discarded ones are set aside.
         """
@@ -272,32 +272,32 @@ class Graph(GraphReader):
             return RepairReport(repair.inspect(tables))
         report = repair.adopt(tables, actor=actor) if adopt else repair.discard(tables, actor=actor)
         self._finaliser.flush()
-        self._writer.recover()  # operations may have waited for it
+        self._writer.recover()  # operations may have waited for the repair
         return report
 
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
-        """Delete files that nothing refers to and that are older than a time; what a running load staged stays."""
+        """Delete files that nothing refers to and that are older than `older_than_s`; files of running loads stay."""
         self._refuse_unwritable()
         if older_than_s < 0:
             raise InputError(f"files older than {older_than_s} s: give 0 or more")
         if not dry_run:
             self._finaliser.flush()
-            self._finaliser.tidy()  # or the sidecars of this handle's own writes would spare their tables
+            self._finaliser.tidy()  # else the sidecars of this handle's own writes would spare their tables
         sweeper = Sweeper(self._branch, self._branch.tip.another(), self._finaliser, self._owner)
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def outcome(self, txn_id: str) -> Outcome:
-        """What became of a write whose answer was lost: whether it was committed.
+        """Whether a write whose answer was lost was committed.
 
-        "Not committed" stays true until somebody sends the write again: a try that is still under way, anywhere, ends
-        with `Withdrawn`. Where that can't be seen to, in a graph that was opened read-only or whose line belongs to a
+        "Not committed" stays true until the write is sent again: a try that is still under way, anywhere, ends with
+        `Withdrawn`. Where that can't be ensured, in a graph that was opened read-only or whose line belongs to a
         coordinator, a write that is not found raises `OutcomeUnknown`.
         """
         if self._read_only:
             return super().outcome(txn_id)
         self._refuse_fork()
         txn_id = checked_txn_id(txn_id)
-        found = self._branch.lineage.commit(txn_id)  # which reads the newest object: it says who owns the line now
+        found = self._branch.lineage.commit(txn_id)  # reads the newest object too, which names the line's owner
         if found is None:
             if self._branch.tip.newest.owner != self._owner:
                 raise self._undecided(txn_id, "ask the coordinator of this branch")

@@ -1,4 +1,4 @@
-"""Loads on their way to somebody else: read, checked, staged and judged here, committed elsewhere or later."""
+"""Stages loads for a later commit, here or by another process: reads, checks, stages and judges them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LoadStager:
         progress: Progress | None = None,
         txn_id: str | None = None,
     ) -> LoadIntent:
-        """Read, check and stage a load: what is left is to judge and commit it, here or by a coordinator."""
+        """Read, check and stage a load: it remains to judge and commit it, here or by a coordinator."""
         return prepare_load(
             source, self._tables, options, author, expected_versions,
             type_name=type, format=format, progress=progress, txn_id=txn_id,
@@ -66,10 +66,10 @@ class LoadStager:
         announced: Iterable[str] = (),
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
-        """A load whose parts are made elsewhere, with `stage_part` or `read_part`, and added to it.
+        """Begin a load whose parts are made by workers, with `stage_part` or `read_part`, and added to it.
 
-        `announced` are the operations by which others have said that they stage for it: it releases them in the end.
-        `memory` is what the judgement of its keys may hold.
+        `announced` are the operations that workers announced for it: it releases them in the end. `memory` limits the
+        judgement of its keys.
         """
         return LoadIntent(
             self._tables, options, author, expected_versions,
@@ -79,20 +79,20 @@ class LoadStager:
     def read_part(
         self, batches: Iterable[pa.RecordBatch], type: str, source: str, announced: SidecarIntent
     ) -> TablePart:
-        """Check rows that are part of a load and stage them if they are many; `announced` says for which write."""
+        """Check rows of a part of a load and stage them if they are many; `announced` is the write they belong to."""
         refuse_gone(self._branch.store, self.graph_id)
         return read_part(batches, self._branch.schema.type(type), source, self._tables, announced)
 
     def stage_part(
         self, source: Any, options: LoadOptions, since_us: int, *, type: str | None = None, format: str | None = None
     ) -> StagedPart:
-        """Read, check and stage one part of a load that was begun elsewhere."""
+        """Read, check and stage one part of a load that another process began."""
         refuse_gone(self._branch.store, self.graph_id)
         opened = open_source(source, self._branch.schema, type_name=type, format=format)
         return stage_part(opened, self._tables, options, since_us)
 
     def judge(self, intent: LoadIntent) -> tuple[Resolution, dict[str, int]]:
-        """Resolve a load on the newest state, and say on which versions of which tables that rests."""
+        """Resolve a load on the newest state; returns the table versions that the resolution depends on, too."""
         newest = self._branch.tip.refresh()
         state = PinnedState(self._branch.cache, newest)
         resolution = intent.resolve(state)

@@ -1,4 +1,4 @@
-"""A graph to be read: nothing is written, healed or waited for."""
+"""A read-only graph: nothing is written, recovered or waited for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from omniray.engine.schema.types import Schema
 
 
 class GraphReader:
-    """One branch of a graph, to be read as of any commit. Threads may share it; processes open their own."""
+    """Reads one branch of a graph as of any commit. Threads may share it; each process opens its own."""
 
     def __init__(self, branch: OpenBranch) -> None:
         self._branch, self._pid = branch, os.getpid()
@@ -30,17 +30,17 @@ class GraphReader:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The options it was opened with, for those who open it elsewhere."""
+        """The options it was opened with, for other processes that open it."""
         return self._branch.store.lance_options or {}
 
     @property
     def graph_id(self) -> str:
-        """Which graph it is; one that is created anew at the same place is another one."""
+        """The id of the graph; a graph that is created anew at the same place has another id."""
         return self._branch.graph_id
 
     @property
     def line(self) -> str:
-        """The branch, by the ULID of its line: what tells it from a later one of the same name."""
+        """The ULID of the branch's line, which a later branch of the same name does not share."""
         return self._branch.branch.ulid
 
     @property
@@ -59,11 +59,11 @@ class GraphReader:
 
     @property
     def schema_hash(self) -> str:
-        """What the schema means, as one hash."""
+        """The hash of the schema's meaning."""
         return self._branch.schema_hash
 
     def snapshot(self, *, branch: str = MAIN, at: str | date | None = None) -> Snapshot:
-        """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
+        """One consistent snapshot of all tables: at the head, at a commit id, or as of a time."""
         self._on_branch(branch)
         if at is None:
             newest = self._branch.tip.refresh()
@@ -77,12 +77,12 @@ class GraphReader:
         return self._branch.lineage.entries(limit)
 
     def recoveries(self, limit: int | None = None) -> list[Recovery]:
-        """What recoveries did, newest first: one entry for each operation that was left by its writer."""
+        """The recorded recoveries, newest first: one entry for each recovered operation."""
         self._refuse_fork()
         return self._branch.lineage.recoveries(limit)
 
     def outcome(self, txn_id: str) -> Outcome:
-        """Whether a write was committed; one that is not found may be under way, and raises `OutcomeUnknown`."""
+        """Whether a write was committed; raises `OutcomeUnknown` if it is not found, since it may be under way."""
         self._refuse_fork()
         txn_id = checked_txn_id(txn_id)
         if self._branch.lineage.commit(txn_id) is None:
@@ -99,12 +99,12 @@ class GraphReader:
 
     @property
     def owner(self) -> str:
-        """Who may extend the line now: everybody (`embedded`), or one incarnation of a coordinator."""
+        """The line's owner: every process (`embedded`), or one incarnation of a coordinator."""
         return self._branch.tip.refresh().owner
 
     @property
     def served(self) -> bool:
-        """Whether a coordinator owns the line, as far as can be known from here: then writes go through it."""
+        """Whether a coordinator that is not known to be dead owns the line: then writes go through it."""
         owner = self.owner
         return owner != EMBEDDED and not is_owner_known_dead(owner)
 
@@ -114,6 +114,6 @@ class GraphReader:
             raise NotFound(f"no branch {branch!r}; this graph has {self._branch.branch}", branch=branch)
 
     def _refuse_fork(self) -> None:
-        """Threads do not survive a fork, neither ours nor Lance's: a request would wait for them for ever."""
+        """Refuse use after a fork: neither our threads nor Lance's survive it, and a request would wait for ever."""
         if os.getpid() != self._pid:
             raise InputError("the graph was opened before this process was forked; open it again here")

@@ -1,9 +1,9 @@
-"""The embedded writer: takes an intent through the four phases, again on top of whoever was faster.
+"""The embedded writer: takes an intent through the four phases, and tries again if another writer was faster.
 
-What an attempt is stands in `commit/attempt.py`. Any number of processes do this at once while the line is `embedded`;
-a coordinator's writer is the only one while it owns the line, and ends when it is fenced. The first attempt builds on
-the newest object this process knows without asking for a newer one, since the put decides anyway; but no refusal leaves
-before it was judged on the newest.
+`commit/attempt.py` defines an attempt. Any number of processes do this at once while the line is `embedded`; a
+coordinator's writer is the only one while it owns the line, and ends when it is fenced. The first attempt builds on the
+newest object that this process knows, without looking for a newer one, since the put decides anyway; but a write is
+refused only after it was judged on the newest object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ THREADS = 4
 
 
 class Writer:
-    """Commits intents on one branch for one owner of its line, one at a time."""
+    """Commits intents on one branch as one owner of its line, one at a time."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Writer:
     def commit(self, intent: Intent, submitted_at: CommitObject | None = None) -> WriteResult:
         """Apply an intent exactly once, or raise: for a real conflict, bad input, or a store that fails.
 
-        `submitted_at` is the newest object when its caller sent it, for an intent that may have been sent before.
+        `submitted_at` is the newest object when the caller sent it, for an intent that may have been sent before.
         """
         with self._lock:
             return self._commit(intent, submitted_at or self._tip.newest)
 
     def withdraw(self, txn_id: str) -> LandedCommit | None:
-        """Find a write, or make sure that no try of it that has begun will land: it is told as not committed.
+        """Find a write, or withdraw it, so that no attempt that has begun can land.
 
-        Every try builds on some object of the line. Those that build on one below the withdrawal find its number
-        taken, and those above see it.
+        Every attempt builds on an object of the line. An attempt on an object before the withdrawal finds its number
+        taken, and an attempt after it sees the withdrawal.
         """
         with self._lock:
             known = self._tip.refresh()
@@ -97,7 +97,7 @@ class Writer:
             return self._lineage.find(txn_id, self._tip.newest)
 
     def recover(self, *, take_over: bool = False) -> RecoveryReport:
-        """Recover what others left, between this process's own writes."""
+        """Recover the operations of dead writers, between this process's own writes."""
         with self._lock:
             newest = self._tip.refresh()
             if take_over and newest.owner != self._owner:
@@ -106,7 +106,7 @@ class Writer:
             return self._recoverer.recover(self._tip)
 
     def inherit(self) -> bool:
-        """Hand the line of a coordinator that is known to be dead back to everybody; whether it was."""
+        """Release the line of a coordinator that is known to be dead to all writers; returns whether it was."""
         newest = self._tip.newest
         if self._owner != EMBEDDED or not is_owner_known_dead(newest.owner):
             return False
@@ -163,7 +163,7 @@ class Writer:
         return _Judged(base, state, intent.resolve(state))
 
     def _known(self, intent: Intent, base: CommitObject) -> WriteResult | None:
-        """The first outcome of a write whose id is in the line or the lineage at exactly this object."""
+        """The first outcome of a write whose id is in the line or the lineage as of this object."""
         if not intent.resubmittable:
             return None
         found = self._lineage.find(intent.commit_id, base)
@@ -182,10 +182,10 @@ class Writer:
     def _attempt(
         self, intent: Intent, base: CommitObject, resolution: Resolution, *, look: bool
     ) -> CommitObject | None:
-        """One try to commit as the object after `base`: the object if it landed, None if somebody was faster.
+        """One attempt to commit as the object after `base`: the object if it landed, None if another writer was faster.
 
-        What an attempt staged itself is never used again. With `look` it also looks for operations that others left,
-        beside the staging.
+        No later attempt uses the versions that this one staged. With `look` it also looks for operations of dead
+        writers, in parallel with the staging.
         """
         started = time.perf_counter()
         self._finaliser.refuse_drifted(resolution.tables)
@@ -209,7 +209,7 @@ class Writer:
         return ours
 
     def _is_staged(self, attempt: Attempt) -> bool:
-        """Whether all of it is staged; not if somebody was faster, since what a stale handle ran into says nothing."""
+        """Whether staging succeeded; False if another writer was faster: then errors of a stale handle mean nothing."""
         base = attempt.base
         try:
             failures = self.attempts.stage(attempt, Base.on(base, base))
@@ -227,7 +227,7 @@ class Writer:
         return False
 
     def _heal(self, looking: Future[list[Sidecar]], attempt: Attempt) -> bool:
-        """Recover what others left, if this write's look found any; the attempt is void then, since the line moves."""
+        """Recover if this write's look found operations of dead writers; the attempt is then void: the line moves."""
         try:
             if not looking.result():
                 return False
@@ -239,7 +239,7 @@ class Writer:
         return True
 
     def _explain(self, taken: Taken, base: CommitObject) -> None:
-        """HEAD was read before the line: a newer object explains it, or a foreign writer has touched the table."""
+        """Raise `TableDrift` unless a newer object explains HEAD, which was read before the line."""
         found = taken.found if taken.found is not None else taken.expected + 1
         if explain_version(found, taken.expected, self._tip.refresh(), taken.table_key, base) == "drift":
             raise drifted(taken.table_key, taken.expected)
@@ -247,19 +247,19 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """An intent's resolution, and what it was judged on."""
+    """An intent's resolution, and the state that it was judged on."""
 
     base: CommitObject
     state: PinnedState
     resolution: Resolution
 
     def is_stale(self, newest: CommitObject) -> bool:
-        """Whether a table has moved that the judgement consulted or that the write touches."""
+        """Whether a table that the judgement consulted or the write touches has moved."""
         return bool(moved(self.state.consulted | self.resolution.tables.keys(), self.base, newest))
 
 
 def _check_versions(expected: Mapping[str, int], base: CommitObject) -> None:
-    """A write fails if a table that it names, or that it read strictly, is at another version."""
+    """Raise if a table that the write names, or that it read strictly, is at another version."""
     for table_key, version in expected.items():
         if table_key not in base.pins:
             raise NotFound(f"no table {table_key!r}; the graph has {', '.join(base.pins)}", table_key=table_key)

@@ -1,1 +1,1 @@
-"""Stateless work that other processes do in parallel for the engine; empty until there is some."""
+"""Stateless workers that stage loads in parallel: Ray tasks, Flight servers and Spark jobs."""

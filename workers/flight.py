@@ -1,12 +1,12 @@
-"""The receiving end of a handoff: an Arrow Flight server that stages the streams that it is sent.
+"""The receiving end of a handoff: an Arrow Flight server that stages incoming streams.
 
-It serves one run, to whoever has the token of that run, and keeps nothing: the part that a stream came to is the answer
-to its sender, so that a stream whose sender does not live to pass it on never counts. What two tries of one partition
-staged are two parts, of which the run takes the one that reaches it.
+It serves one run, to senders with the token of that run, and keeps nothing: the answer to the sender is the part that
+was staged, so a stream whose sender dies before passing it on never counts. Two tries of one partition give two parts,
+of which the run takes the one that reaches it.
 
 Memory is bounded by the number of streams that have a turn, the batches that each of them has credit for, and the size
-of a batch. Further streams wait for a turn without credit. Batches are read when staging asks for them, so that even a
-sender that does not keep to its credit fills no more than the buffers of the transport.
+of a batch. Further streams wait for a turn without credit. Batches are read when staging needs them, so that even a
+sender that exceeds its credit fills no more than the buffers of the transport.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from omniray.workers.flight_client import (
 log = logging.getLogger("omniray")
 
 Stage = Callable[[Stream, Iterator[pa.RecordBatch]], Answer]
-"""Stages what a stream brings, in the thread of its call. An error of the rows is an answer; what is raised is not."""
+"""Stages the rows of a stream in the thread of its call. An error of the rows is an answer; other errors are raised."""
 
-# Sizes of the same rows differ a little from one process to the next: buffers are padded.
+# The size of the same rows differs a little between processes: buffers are padded.
 _BYTES_REFUSED = 2 * BATCH_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a server takes at once, and how often it tells a stream that waits that it is still there."""
+    """How many streams and batches a server accepts at once, and how often a waiting stream gets a heartbeat."""
 
     streams: int = 8
     batches_per_stream: int = 4
@@ -52,7 +52,7 @@ class Limits:
 
 
 class StagingServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves as soon as it is made, at one address of this host and a port that is free."""
+    """Serves from its construction on, at one address of this host and a free port."""
 
     def __init__(self, host: str, run: str, token: str, stage: Stage, limits: Limits | None = None) -> None:
         self._host = f"[{host}]" if ":" in host else host
@@ -65,7 +65,7 @@ class StagingServer(flight.FlightServerBase):  # type: ignore[misc]
         return f"grpc://{self._host}:{self.port}"
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        """Tell a sender that it is in the right place before it sends anything."""
+        """Confirm the run to a sender before it sends anything."""
         if action.type != HELLO:
             raise flight.FlightServerError(f"no action {action.type!r}: this server stages streams")
         yield flight.Result(self._run.encode())
@@ -100,7 +100,7 @@ class StagingServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 class _Arriving:
-    """The batches of one stream: each gives its credit back when the next one is asked for."""
+    """The batches of one stream; each returns its credit when the next one is requested."""
 
     def __init__(self, stream: Stream, reader: Any, writer: Any, credit: int) -> None:
         self._stream, self._reader, self._writer = stream, reader, writer
@@ -117,7 +117,7 @@ class _Arriving:
             self._grant(1)
 
     def drain(self) -> None:
-        """Read what is still on its way to a stream that was left early, which is what it had credit for."""
+        """Read the batches that are still in flight after staging ended early: at most the credit that was granted."""
         with contextlib.suppress(StopIteration):
             while not self.whole and self._reader.read_chunk().data is not None:
                 self._credit -= 1
@@ -125,10 +125,10 @@ class _Arriving:
                     raise flight.FlightServerError(f"{self._stream} goes on without credit")
 
     def _next(self) -> pa.RecordBatch | None:
-        """The next batch; None once the sender has said that this was all, and how much."""
+        """The next batch; None once the sender has sent its row count."""
         try:
             chunk = self._reader.read_chunk()
-        except StopIteration:  # so it looks, too, when a sender is killed
+        except StopIteration:  # a killed sender looks the same
             raise flight.FlightServerError(f"{self._stream} ended before it said how many rows it has") from None
         if chunk.data is None:
             self._end(unpacked_count(chunk.app_metadata.to_pybytes()))
@@ -149,7 +149,7 @@ class _Arriving:
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses every call without the token of the run, whichever it is, before anything of it is read."""
+    """Refuses every call without the token of the run, before anything of it is read."""
 
     def __init__(self, token: str) -> None:
         self._wanted = bearer(token)

@@ -1,13 +1,13 @@
-"""The sending end of a handoff: what a process needs in order to have its rows staged by a server elsewhere.
+"""The sending end of a handoff: sends rows to a staging server on another host.
 
-Arrow Flight and the tree of errors are all that is imported: this runs where neither Ray nor Lance nor any credentials
-of the store are. One stream carries the rows of one try of one partition. The server says how many batches it will
-take (credit), and each batch that it has dealt with is one more. The last message is the number of rows that were
-sent, without which a sender that died would look like one that is through; the answer is the part that was staged.
+It imports Arrow Flight and the tree of errors only: it runs on hosts without Ray, Lance or credentials of the store.
+One stream carries the rows of one try of one partition. The server says how many batches it will take (credit), and
+grants one more for each batch that it has processed. The last message is the number of rows sent, without which a dead
+sender would look like one that has finished; the answer is the part that was staged.
 
-Flight itself holds a sender back only by what fits into the transport's buffers, whose size follows the network, and
-says nothing while it does. Credit is a bound that the server chooses, over all of its streams: one that has to wait
-for its turn has no credit yet, and waits without having sent anything.
+Flight's own back-pressure is the size of the transport's buffers, which follows the network, and it gives no sign of
+life meanwhile. Credit is a bound that the server chooses over all its streams: a stream that waits for its turn has no
+credit yet, and has sent nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ HELLO = "hello"
 _INTEGER_BYTES = 8
 _NO_ROWS = (1 << 8 * _INTEGER_BYTES) - 1
 _CREDIT, _ANSWER = b"+", b"="
-# A host that vanishes closes no connection. While rows are sent it is noticed by the second of these, which is a limit
-# of the socket too; while a stream waits, by a ping. More than one in five minutes a server takes for an attack.
+# A host that vanishes closes no connection. While rows are sent, the second option detects it, which is a timeout of
+# the socket too; while a stream waits, a ping does. A server takes more than one ping in five minutes for an attack.
 _PINGS = (("grpc.keepalive_time_ms", 330_000), ("grpc.keepalive_timeout_ms", 20_000))
 _ADDED_BY_FLIGHT = re.compile(r"\. Detail: |\. gRPC client debug context: |\n")
 _FAILURES = (flight.FlightError, pa.ArrowException, OSError)
@@ -62,9 +62,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the servers of a run are, the token that they ask for, and how long one stream may take.
+    """The addresses of a run's servers, their token, and the timeout of a stream.
 
-    Spares are for further tries, and for when no other server answers.
+    Spares are used for further tries, and if no other server answers.
     """
 
     run: str
@@ -74,7 +74,7 @@ class Route:
     spares: Sequence[str] = ()
 
     def ways(self, stream: Stream) -> Sequence[str]:
-        """All servers in the order in which to ask them: another first for each partition, and for each further try."""
+        """All servers in the order to try them; the first one differs by partition and by try."""
         return _turned([*_turned(self.locations, stream.partition), *self.spares], stream.attempt)
 
     def options(self, timeout_s: float) -> Any:
@@ -83,7 +83,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server made of a stream: a packed part and its rows, or a packed error of the rows (`rows` is None)."""
+    """The answer to a stream: a packed part and its row count, or a packed error of the rows (`rows` is None)."""
 
     rows: int | None
     part: bytes
@@ -104,7 +104,7 @@ def _turned(locations: Sequence[str], by: int) -> Sequence[str]:
 
 
 def bearer(token: str) -> bytes:
-    """The header that a token travels in."""
+    """The header that carries a token."""
     return b"Bearer " + token.encode()
 
 
@@ -123,10 +123,10 @@ def packed_credit(batches: int) -> bytes:
 def hand_over(
     route: Route, stream: Stream, batches: Iterable[pa.RecordBatch], *, connect_timeout_s: float = CONNECT_TIMEOUT_S
 ) -> Answer | None:
-    """Send rows to one of the servers, and wait for what it staged; None if there are no rows.
+    """Send rows to one of the servers, and wait for its answer; None if there are no rows.
 
-    Rows that were sent can't be sent again, since their iterator is gone: a server that fails after the first of them
-    fails the stream, and whoever has the rows begins anew.
+    Rows are read from an iterator and can't be sent twice: a server that fails after the first batch fails the stream,
+    and the caller must begin anew.
     """
     pieces = sized(batches)
     first = next(pieces, None)
@@ -147,7 +147,7 @@ def hand_over(
 def sized(
     batches: Iterable[pa.RecordBatch], *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth a message and within the limits; a row that is larger goes alone."""
+    """The same rows in batches as large as the limits allow; a row above the limits is sent alone."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in itertools.chain.from_iterable(_halved(batch, rows_max, bytes_max) for batch in batches):
@@ -177,7 +177,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 @contextlib.contextmanager
 def _reached(route: Route, stream: Stream, timeout_s: float) -> Iterator[tuple[Any, str]]:
-    """A server that answers and takes the token."""
+    """A client of the first server that answers and accepts the token."""
     failed = []
     for location in route.ways(stream):
         with flight.FlightClient(location, generic_options=list(_PINGS)) as client:
@@ -204,7 +204,7 @@ def _why(error: BaseException, timeout_s: float) -> str:
 
 
 class _Sending:
-    """A stream under way; it has no credit at first."""
+    """A stream in progress; it has no credit at first."""
 
     def __init__(self, client: Any, location: str, route: Route, stream: Stream, schema: pa.Schema) -> None:
         self._stream, self._location = stream, location
@@ -215,7 +215,7 @@ class _Sending:
             self._writer, self._reader = client.do_put(descriptor, schema, route.options(route.timeout_s))
 
     def took(self, batch: pa.RecordBatch) -> bool:
-        """Send a batch as soon as there is credit for it; False if the answer is there, and the rest is not wanted."""
+        """Send a batch as soon as there is credit for it; False if the answer has come already: stop sending."""
         with self._calling():
             while self._credit == 0 and self._answer is None:
                 self._listen()
@@ -227,7 +227,7 @@ class _Sending:
         return True
 
     def end(self) -> Answer:
-        """Say how many rows there were, and wait for the answer."""
+        """Send the row count, and wait for the answer."""
         with self._calling():
             if self._answer is None:
                 self._writer.write_metadata(packed_count(self._rows))
@@ -238,14 +238,14 @@ class _Sending:
         return self._checked(self._answer)
 
     def break_off(self) -> None:
-        """Close the stream without the count, so that nothing takes it for complete."""
+        """Close the stream without the row count, so that the server does not take it for complete."""
         with contextlib.suppress(*_FAILURES):
             self._writer.close()
 
     def _listen(self) -> None:
         message = self._reader.read()
         if message is None:
-            self._writer.close()  # which raises what the server has to say
+            self._writer.close()  # raises the server's error
             raise flight.FlightServerError("it ended without an answer")
         data = message.to_pybytes()
         if data.startswith(_ANSWER):
@@ -275,5 +275,5 @@ class _Sending:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what Flight adds for its own developers."""
+    """The message of an error, without the debug details that Flight adds."""
     return _ADDED_BY_FLIGHT.split(str(error).strip(), maxsplit=1)[0] or type(error).__name__

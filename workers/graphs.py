@@ -1,4 +1,4 @@
-"""Graphs as workers know them: by what they can do, since workers import no coordinator."""
+"""The protocols of graphs that workers use, since workers import no coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IdentifiedGraph(Protocol):
-    """Something that tells one graph from another at the same place."""
+    """A graph with an id, which tells it from another graph at the same place."""
 
     @property
     def uri(self) -> str: ...
@@ -56,10 +56,10 @@ class WritableGraph(IdentifiedGraph, Protocol):
 
 @runtime_checkable
 class ServedGraph(WritableGraph, Protocol):
-    """A client of a coordinator: it knows for whom it writes."""
+    """A client of a coordinator: it knows the author of its writes."""
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author: ...
 
 
 Connect = Callable[..., AbstractContextManager[WritableGraph]]
-"""`omniray.connect`, handed in from above: connects to the coordinator that serves a graph."""
+"""`omniray.connect`, passed in as an argument: connects to the coordinator that serves a graph."""

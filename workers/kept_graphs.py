@@ -1,7 +1,7 @@
-"""Graphs that a worker keeps open from one piece of work to the next, since opening one takes longer than most of them.
+"""Graphs that a worker keeps open between tasks, since opening one takes longer than most tasks.
 
-A worker may outlive a graph: one that was deleted and created anew at the same place is another graph, with another
-schema perhaps, and is known by its id. So whoever has work done says which graph it is for.
+A worker may outlive a graph: a graph that was deleted and created anew at the same place is another one, perhaps with
+another schema, and has another id. So every task names the id of its graph.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GRAPHS_MAX = 4
 
 
 def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str) -> LoadStager:
-    """The graph, to stage for; who comes while it is being opened waits, and does not open it again."""
+    """The graph, to stage for; concurrent callers wait while it is being opened, and do not open it again."""
     with _opening:
         return _opened(uri, tuple(sorted((storage_options or {}).items())), graph_id)
 
 
 def check_same(graph: IdentifiedGraph, graph_id: str) -> None:
-    """Refuse a graph that is not the one that some work was begun for."""
+    """Refuse a graph other than the one that a task was begun for."""
     if graph.graph_id != graph_id:
         raise GraphGone(
             f"the graph at {graph.uri} was deleted and created anew since this write began; nothing was written: "
@@ -43,7 +43,7 @@ _opening = threading.Lock()
 
 @lru_cache(maxsize=GRAPHS_MAX)
 def _opened(uri: str, storage_options: tuple[tuple[str, str], ...], graph_id: str) -> LoadStager:
-    from omniray.engine.history.open_branch import open_branch  # and with it Lance, which whoever forks must not have
+    from omniray.engine.history.open_branch import open_branch  # imports Lance, which must not be loaded before a fork
     from omniray.engine.load_stager import LoadStager
 
     store = open_store(uri, dict(storage_options) or None)

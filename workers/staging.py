@@ -1,7 +1,7 @@
 """Staging workers: Ray tasks that read, check and stage the parts of a large load in parallel.
 
-A worker keeps nothing, and what it returns is all that counts: a task that dies is run again from its source, since a
-file can be read as often as one likes, and the data files of the first try are swept in time.
+A worker is stateless, and only its result counts: a task that dies is run again from its source, since a file can be
+read any number of times, and the sweep deletes the data files of the first try.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def staged_parts(
     type: str | None,
     format: str | None,
 ) -> Iterator[StagedPart]:
-    """Stage each source in a task of its own, a few at a time; the parts come in the order of the sources."""
+    """Stage each source in its own task, a few at a time; parts come in the order of the sources."""
     import ray
 
     at_once = 1 + int(ray.cluster_resources().get("CPU", 1))
@@ -59,7 +59,7 @@ def _stage(
     type: str | None,
     format: str | None,
 ) -> StagedPart | OmnirayError:
-    """In the worker: errors of ours are values, so that they arrive as what they are."""
+    """Runs in the worker; omniray's errors are returned, so that they keep their type."""
     try:
         return kept_open(*graph).stage_part(source, options, since_us, type=type, format=format)
     except OmnirayError as error:

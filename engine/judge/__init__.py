@@ -1,1 +1,1 @@
-"""The judgement of a write on a pinned state: what lands, what it displaces, what stands against it."""
+"""The judgement of a write on a pinned state: the rows that land, the rows they displace, and the violations."""

@@ -1,4 +1,4 @@
-"""The rule over numbers of edges: each source that a write touches ends up with as many as `@card` allows."""
+"""The cardinality rule: each source node that a write touches ends up with as many edges as `@card` allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omniray.engine.schema.types import SRC, Cardinality, EdgeType
 def look_up_degrees(bench: Bench, edge: EdgeType, case: Case) -> Relation:
     """The pinned edges (src) of all sources that the write may touch, whichever of its rows are rejected.
 
-    An overwrite touches every source that has an edge, but leaves none of these edges: each source is listed once.
+    An overwrite touches every source that has an edge and removes these edges: each source is listed once.
     """
     if case.mode is Mode.OVERWRITE:
         # A source that loses its edges can only have too few.
@@ -30,7 +30,7 @@ def look_up_degrees(bench: Bench, edge: EdgeType, case: Case) -> Relation:
 
 
 def cardinality_violations(bench: Bench, edge: EdgeType, case: Case, node: Case, pinned: Relation) -> pa.Table:
-    """The rows to blame for sources with too few or too many edges; then such a source without any, without a row."""
+    """The rows that give a source too few or too many edges; then one such source without written rows, if any."""
     if _is_surely_kept(edge.cardinality, case, pinned):
         return NO_VIOLATIONS
     sources = _unbalanced(bench, edge.cardinality, case, node, pinned)
@@ -53,7 +53,7 @@ def cardinality_violations(bench: Bench, edge: EdgeType, case: Case, node: Case,
 
 
 def _latest_of_too_many(bench: Bench, bounds: Cardinality, case: Case, sources: Relation, select: str) -> pa.Table:
-    """Just enough rows of each overfull source. New values for an edge it had before free no place, so they go last."""
+    """Just enough rows of each source with too many edges; rows that only update an edge come last: they add none."""
     if bounds.high is None:
         return NO_VIOLATIONS
     ranked = """
@@ -68,16 +68,16 @@ def _latest_of_too_many(bench: Bench, bounds: Cardinality, case: Case, sources: 
 
 
 def _is_surely_kept(bounds: Cardinality, case: Case, pinned: Relation) -> bool:
-    """Whether a glance at the numbers is enough to know that no source breaks the bounds."""
+    """Whether the row counts alone prove that no source breaks the bounds."""
     never_too_many = bounds.high is None or case.live.rows + pinned.rows <= bounds.high
     loses_none = case.mode is not Mode.OVERWRITE and case.displaced.rows == 0
-    # A source that only gains has at least one.
+    # A source that only gains edges has at least one.
     never_too_few = bounds.low == 0 or (bounds.low == 1 and loses_none)
     return never_too_many and never_too_few
 
 
 def _unbalanced(bench: Bench, bounds: Cardinality, case: Case, node: Case, pinned: Relation) -> Relation:
-    """Touched sources (src, lands, n) that exist after the write and have `n` edges then, `lands` of them written."""
+    """Touched sources (src, lands, n) that exist after the write with `n` edges out of bounds, `lands` of them new."""
     leaves = 1 if case.mode is Mode.OVERWRITE else 0
     relations = {"live": case.live, "pinned": pinned, "displaced": case.displaced}
     exists = "true"

@@ -1,9 +1,9 @@
-"""The judgement over a whole write: every rule that takes more than one row to decide.
+"""Judges a whole write by every rule that takes more than one row to decide.
 
-Values have been checked before; here stand keys, `@unique`, the ends of edges and `@card`, each within the write and
-against the pinned state. Tables are judged one by one, nodes first, because edges depend on nodes and on no other
-edges. A table's rules go in a fixed order, and the first that is broken decides: the write is refused or, where records
-may be rejected, they are taken out and the table is judged again, for what is left may break a rule it kept before.
+Values have been checked before; these rules are keys, `@unique`, the ends of edges and `@card`, each within the write
+and against the pinned state. Tables are judged one by one, nodes first, because edges depend on nodes and on no other
+edges. A table's rules run in a fixed order, and the first broken rule decides: the write is refused or, where records
+may be rejected, they are taken out and the table is judged again, since the remaining rows may now break another rule.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Rule = Callable[[], pa.Table]
 def judge(
     log: KeyLog, schema: Schema, state: State, *, reject: bool = False, lookup_keys_max: int = LOOKUP_KEYS_MAX
 ) -> Verdict:
-    """Say what becomes of a write against a state. The log stays as it is, to be judged again on another state.
+    """Judge a write on a state. The log stays as it is, to be judged again on another state.
 
-    With `reject`, records that break a rule are taken out, and so are those that break one only then. Up to
-    `lookup_keys_max` keys are looked up in a table; for more of them it is read through.
+    With `reject`, records that break a rule are taken out, and so are records that break one only as a result. Up to
+    `lookup_keys_max` keys are looked up in a table; for more keys the table is scanned.
     """
     written = {type.name: log.written(table) for type in schema if (table := log.table(type.table_key))}
     tables: dict[str, TableVerdict] = {}
@@ -60,7 +60,7 @@ def judge(
 
 
 class _Cases(dict[str, Case]):
-    """The tables of a judgement by type name; one that the write does not touch is made when it is asked for."""
+    """The tables of a judgement by type name; an untouched table is added when it is first asked for."""
 
     def __init__(self, bench: Bench, log: KeyLog, schema: Schema, written: Mapping[str, Relation]) -> None:
         self._bench, self._log, self._schema, self._written = bench, log, schema, written
@@ -72,7 +72,7 @@ class _Cases(dict[str, Case]):
         return case
 
     def concerned(self) -> Iterator[ElementType]:
-        """The types to judge, nodes first: those that are written, and edges whose nodes may go."""
+        """The types to judge, nodes first: written types, and edge types whose nodes may be removed."""
         for type in self._schema:
             if type.name in self._written or (isinstance(type, EdgeType) and self._loses_nodes(type)):
                 yield type
@@ -84,7 +84,7 @@ class _Cases(dict[str, Case]):
 def _judge_table(
     bench: Bench, type: ElementType, cases: _Cases, *, reject: bool
 ) -> tuple[list[pa.Table], pa.Table | None]:
-    """The violations for which records of a table fall, and the one for which the whole write does."""
+    """The violations that reject records of a table, and the one that refuses the whole write."""
     case = cases[type.name]
     rules = _rules(bench, type, cases)
     fallen: list[pa.Table] = []
@@ -106,7 +106,7 @@ def _judge_table(
 
 
 def _rules(bench: Bench, type: ElementType, cases: _Cases) -> list[Rule]:
-    """The rules of a table in their order. What they must know of the pinned state is looked up here, once."""
+    """The rules of a table in their order. The pinned rows that they need are looked up here, once."""
     case = cases[type.name]
     rules: list[Rule] = []
     if case.written.rows:

@@ -1,8 +1,8 @@
-"""Whether any of very many values comes twice, found out in little memory and by their hashes alone.
+"""Finds out in bounded memory whether any of very many values repeats, from their hashes alone.
 
-A hash takes 8 bytes, however long its value. Hashes are gathered in runs, each of them sorted, where equal ones are
-neighbours. Runs without any are put on disk, and one range of hashes after another is then read from all of them and
-sorted once more. Since no run has a hash twice, a range never holds more than its share, whatever the values are.
+A hash takes 8 bytes, however long its value. Hashes are collected in sorted runs, where equal ones are neighbours. Runs
+without duplicates are written to disk; then one range of hashes after another is read from all runs and sorted again.
+Since no run has a hash twice, a range never holds more than its share, whatever the values are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HASH_BYTES = 8
 
 
 def may_repeat(hashes: Iterable[Hashes], count: int, *, run_hashes: int = RUN_HASHES) -> bool:
-    """Whether two of about `count` hashes are equal. Values whose hashes all differ do so too; the others may."""
+    """Whether two of about `count` hashes are equal. If not, all values differ; if so, two values may be equal."""
     ranges = -(-count // run_hashes) or 1
     bounds = np.array([number * 2**64 // ranges for number in range(1, ranges)], np.uint64)
     with tempfile.TemporaryFile(prefix="omniray-hashes-", buffering=0) as file:
@@ -52,11 +52,11 @@ def _runs(hashes: Iterable[Hashes], length: int) -> Iterator[Hashes]:
 
 
 def _put(file: int, run: Hashes) -> None:
-    """Write all of a run: of hashes that are not there, nobody could say that they differ."""
+    """Write a whole run: missing hashes could not be compared."""
     rest = run.data.cast("B")
     try:
         while rest:
-            rest = rest[os.write(file, rest) :]  # a disk that is almost full takes a part of it
+            rest = rest[os.write(file, rest) :]  # an almost full disk may accept only a part
     except OSError as error:
         folder = tempfile.gettempdir()
         raise StorageError(

@@ -1,4 +1,4 @@
-"""Rules over the ends of edges: a written edge needs both nodes, and no node goes while an edge that stays needs it."""
+"""Rules for the ends of edges: a written edge needs both nodes; a node that a remaining edge needs can't be removed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import DST, ID, SRC, EdgeType
 
 Nodes = Mapping[str, Case]
-"""The node tables by type name, judged already."""
+"""The judged node tables by type name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What the rules need to know of the nodes at an edge type, whichever of the written edges are rejected.
+    """The nodes at an edge type, as far as the rules need them, whichever of the written edges are rejected.
 
     `absent`: for each node type, the ids (id) that written edges name and that do not exist after the write.
-    `stranded`: for each end whose nodes may go, the pinned edges (id and that end) that start or end at one that goes.
+    `stranded`: for each end whose nodes may be removed, the pinned edges (id and that end) at a removed node.
     """
 
     absent: Mapping[str, Relation]
@@ -31,7 +31,7 @@ class Ends:
 
 
 def look_up_ends(bench: Bench, edge: EdgeType, case: Case, nodes: Nodes) -> Ends:
-    """Ask once for each node type at the edge."""
+    """Look up each node type at the edge, once."""
     absent = {}
     for name, ends in _ends_by_node_type(edge).items():
         unknown = _not_landing(bench, case.written, ends, nodes[name].live)
@@ -44,9 +44,9 @@ def look_up_ends(bench: Bench, edge: EdgeType, case: Case, nodes: Nodes) -> Ends
 
 
 def endpoint_violations(bench: Bench, edge: EdgeType, case: Case, ends: Ends) -> pa.Table:
-    """Written edges that need a node which does not exist after the write; then a pinned edge that does, without a row.
+    """Written edges whose node does not exist after the write; then one such pinned edge, if any, without a row.
 
-    Nobody's record is to blame for the latter: the node goes because the write deletes it, or replaces its table.
+    No record is to blame for the latter: the write deletes the node, or replaces its table.
     """
     written = [
         bench.violations(
@@ -89,7 +89,7 @@ def _edges_at_gone_nodes(bench: Bench, edge: EdgeType, end: str, node: Case) -> 
 
 
 def _not_landing(bench: Bench, written: Relation, ends: tuple[str, ...], landing: Relation) -> Relation:
-    """The ids at the ends of written edges that no node of the same write has, each of them once."""
+    """The ids at the ends of written edges that no node of the same write has, each once."""
     if written.arrow is not None and landing.arrow is not None:
         ids = pa.chunked_array([chunk for end in ends for chunk in written.arrow[end].chunks], pa.string()).unique()
         return Relation.of(_ids(ids.filter(pc.invert(pc.is_in(ids, value_set=landing.arrow[ID])))))
@@ -105,7 +105,7 @@ def _not_landing(bench: Bench, written: Relation, ends: tuple[str, ...], landing
 def _not_landing_in(
     bench: Bench, written: Relation, ends: tuple[str, ...], landing: Relation, number: int, passes: int
 ) -> Relation:
-    """One pass: the ids whose hash falls to it, on either side."""
+    """One pass: the ids whose hash belongs to it, on both sides."""
     own = "true" if passes == 1 else f"hash(id) % {passes} = {number}"
     named = " union all ".join(f"select {end} as id from {{written}}" for end in ends)
     sql = (
@@ -116,7 +116,7 @@ def _not_landing_in(
 
 
 def _not_pinned(bench: Bench, node: Case, unknown: Relation) -> Relation:
-    """Those of the ids that no pinned node has, or only one that the write deletes."""
+    """The ids that no pinned node has, or only one that the write deletes."""
     found = bench.pinned.present(node.type, unknown)
     if unknown.arrow is not None and found.arrow is not None and node.deleted.arrow is not None:
         ids = unknown.arrow[ID]

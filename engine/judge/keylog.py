@@ -1,9 +1,9 @@
-"""The key log: of every row that a write brings, the columns that rules over several rows need, and no others.
+"""The key log: of every row of a write, the columns that rules over several rows need, and no others.
 
-A write streams through; its rows go to storage and its keys go here. When the source has ended, `constraints.judge`
-decides over the whole write at once. Keys stay in memory as long as there is room for them, and then go to files, as
-Arrow either way: SQL reads it where it lies, while filling a table of DuckDB takes as long as joining it. Whatever SQL
-derives lies in a private DuckDB that spills to disk. So memory stays bounded for a write of any size.
+A write is a stream; its rows go to storage and its keys go here. When the source has ended, `constraints.judge` decides
+over the whole write at once. Keys stay in memory up to a limit and then go to files, as Arrow either way: SQL reads
+Arrow in place, while filling a DuckDB table takes as long as joining it. Results of SQL are kept in a private DuckDB
+that spills to disk. So memory stays bounded for a write of any size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType, Sch
 
 @dataclass(frozen=True, slots=True)
 class KeyMemory:
-    """What the keys of a write may hold: in memory, over all tables, and what SQL may, which then spills to disk."""
+    """The memory limits of a write's keys: of Arrow over all tables, and of SQL; beyond both they go to disk."""
 
     arrow_bytes: int
     sql_mb: int
@@ -38,16 +38,16 @@ class KeyMemory:
 _SPILLED_BATCH_ROWS = 65_536
 
 ROOMY = KeyMemory(384 << 20, 512)
-"""Room for the keys of some four million edges in memory."""
+"""Holds the keys of about four million edges in memory."""
 
 FRUGAL = KeyMemory(32 << 20, 128)
-"""For a process that has other things to hold."""
+"""For a process that needs its memory for other work."""
 
 
 def key_columns(type: ElementType) -> Mapping[str, str]:
-    """The columns that the log keeps of a type, and the name each one has there.
+    """The columns that the log keeps of a type, and the name of each in the log.
 
-    Properties are numbered: their names may be words of ours, or differ only in case, which SQL can't tell apart.
+    Properties are numbered: their names may clash with our own, or differ only in case, which SQL can't tell apart.
     """
     ends = {SRC: SRC, DST: DST} if isinstance(type, EdgeType) else {}
     named = {name for c in type.constraints if isinstance(c, Unique) for name in c.properties}
@@ -56,7 +56,7 @@ def key_columns(type: ElementType) -> Mapping[str, str]:
 
 
 def no_keys(type: ElementType) -> Relation:
-    """The keys of a table that got no rows."""
+    """The keys of a table without written rows."""
     counted = {"row": pa.int64(), "record": pa.int64(), "source": pa.int32()}
     named = {name: type.arrow.field(column).type for column, name in key_columns(type).items()}
     return Relation.of(pa.schema({**counted, **named}).empty_table())
@@ -64,7 +64,7 @@ def no_keys(type: ElementType) -> Relation:
 
 @dataclass(frozen=True, slots=True)
 class PackedKeys:
-    """A small key log as it travels: the names of its sources and, for each table, its mode and its keys."""
+    """A small key log in a form to send: the names of its sources and, for each table, its mode and keys."""
 
     sources: tuple[str, ...]
     tables: Mapping[str, tuple[Mode, pa.Table]]
@@ -78,13 +78,13 @@ class TableLog:
         self.mode = mode
         self.columns = key_columns(type)
         self.rows = 0
-        self.files: list[Path] = []  # of the first rows; those in the buffer come after them
+        self.files: list[Path] = []  # of the first rows; the buffered rows come after them
         self.buffer: list[pa.Table] = []
         self.buffer_bytes = 0
         self._deleted: list[pa.StringArray] = []
 
     def add(self, rows: pa.RecordBatch | pa.Table, records: pa.Int64Array, source: int) -> int:
-        """Take the keys of the rows; returns the bytes they hold in memory."""
+        """Add the keys of the rows; returns their size in memory."""
         columns = {
             "row": pa.array(np.arange(self.rows, self.rows + rows.num_rows, dtype=np.int64)),
             "record": records,
@@ -98,7 +98,7 @@ class TableLog:
         return int(chunk.nbytes)
 
     def extend(self, others: Sequence[tuple[pa.Table, np.ndarray[Any, Any]]]) -> int:
-        """Take keys that other logs have numbered from 0, each with the numbers that its sources have here."""
+        """Add keys that other logs numbered from 0, each log with the numbers of its sources in this one."""
         chunk = pa.concat_tables([keys for keys, _ in others])
         columns = dict(zip(chunk.column_names, chunk.columns, strict=True))
         columns["row"] = pa.array(np.arange(self.rows, self.rows + chunk.num_rows, dtype=np.int64))
@@ -116,21 +116,21 @@ class TableLog:
 
     @property
     def deleted(self) -> pa.Table:
-        """The ids that the write removes, each of them once."""
+        """The ids that the write removes, each once."""
         ids = pa.chunked_array(self._deleted, pa.string())
         return pa.table({ID: ids.unique()})
 
     def drain(self) -> pa.Table:
-        """The buffered keys, which the buffer then holds no more."""
+        """Return the buffered keys and empty the buffer."""
         chunk = pa.concat_tables(self.buffer)
         self.buffer, self.buffer_bytes = [], 0
         return chunk
 
 
 class KeyLog:
-    """The keys of one write, table by table. `constraints.judge` reads it as often as the write is tried.
+    """The keys of one write, by table. `constraints.judge` reads it once per attempt.
 
-    Up to `memory_rows` rows of a table are judged as Arrow, more of them by SQL wherever they lie.
+    Up to `memory_rows` rows of a table are judged as Arrow, more by SQL, in memory or in files.
     """
 
     def __init__(self, schema: Schema, *, memory_rows: int = 100_000, memory: KeyMemory = ROOMY) -> None:
@@ -159,13 +159,13 @@ class KeyLog:
             )
 
     def add(self, type: ElementType, rows: pa.RecordBatch | pa.Table, records: pa.Int64Array, source: str) -> None:
-        """Take the keys of rows, which are numbered per table from 0. A null id is one that nobody else can have."""
+        """Add the keys of rows, which are numbered per table from 0. A null id stands for a new, unique one."""
         number = self._sources.setdefault(source, len(self._sources))
         self._buffer_bytes += self._tables[type.table_key].add(rows, records, number)
         self._make_room()
 
     def delete(self, type: ElementType, ids: pa.StringArray) -> None:
-        """Take the ids of rows that the write removes."""
+        """Add the ids of rows that the write removes."""
         table = self._tables[type.table_key]
         if table.mode is not Mode.DELETE:
             raise InputError(
@@ -175,11 +175,11 @@ class KeyLog:
         table.delete(ids)
 
     def packed(self) -> PackedKeys:
-        """Everything that was added, to be sent to another process."""
+        """All added keys, to be sent to another process."""
         return PackedKeys(tuple(self._sources), {key: (t.mode, self._arrow(t)) for key, t in self._tables.items()})
 
     def extend(self, *others: PackedKeys) -> None:
-        """Take the keys of other logs, whose rows come after those of this one, in their order."""
+        """Add the keys of other logs; their rows come after the rows of this log, in order."""
         parts: defaultdict[str, list[tuple[pa.Table, np.ndarray[Any, Any]]]] = defaultdict(list)
         for packed in others:
             numbers = [self._sources.setdefault(name, len(self._sources)) for name in packed.sources]
@@ -191,7 +191,7 @@ class KeyLog:
         self._make_room()
 
     def close(self) -> None:
-        """Give back memory and disk."""
+        """Free memory and disk space."""
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -201,7 +201,7 @@ class KeyLog:
         self._tables.clear()
 
     def table(self, table_key: str) -> TableLog | None:
-        """What the write does to a table, if it touches it."""
+        """The log of a table, if the write touches it."""
         return self._tables.get(table_key)
 
     def written(self, table: TableLog) -> Relation:
@@ -216,14 +216,14 @@ class KeyLog:
         return Relation.of(table.buffer[0]) if table.buffer else no_keys(table.type)
 
     def places(self) -> pa.Table:
-        """For each source its number, its name and the words that go before a record's number."""
+        """For each source its number, its name and the words before a record's number in a message."""
         names = list(self._sources)
         words = [place(name, 0).removesuffix("0") for name in names]
         columns = [pa.array(range(len(names)), pa.int32()), pa.array(names, pa.string()), pa.array(words, pa.string())]
         return pa.table(columns, ["source", "name", "place"])
 
     def connect(self) -> duckdb.DuckDBPyConnection:
-        """A connection that sees every table too large for Arrow alone; the caller closes it."""
+        """A connection that sees every table too large for Arrow; the caller closes it."""
         if self._database is None:
             return connect_warm()
         connection = self._database.cursor()
@@ -242,7 +242,7 @@ class KeyLog:
 
     @property
     def memory_limit_mb(self) -> int:
-        """What a connection may hold."""
+        """The memory limit of a connection."""
         return WARM_MEMORY_LIMIT_MB if self._database is None else self._memory.sql_mb
 
     def _is_large(self, table: TableLog) -> bool:
@@ -275,9 +275,9 @@ class KeyLog:
 
 
 class _Spilled:
-    """The keys of a table that lie in files, read one batch after another, as often as SQL asks for them.
+    """The keys of a table that are in files, read batch by batch, as often as SQL asks for them.
 
-    A data set of Arrow's would do the same, but reads so far ahead that it holds more than the keys may.
+    An Arrow dataset would do the same, but its read-ahead exceeds the memory limit.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:

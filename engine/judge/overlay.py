@@ -1,8 +1,8 @@
-"""A state with writes laid over it that are not committed yet: what the next write of a round is judged on.
+"""A state with uncommitted writes laid over it: the next write of a round is judged on it.
 
-The writes of a round go into one version per table. Each is resolved on top of those before it, as if they had been
-committed one by one: it meets their rows, and not those that they removed. A pending row has an address too, one that
-no table gives out, so that a later write can replace it like any other row.
+The writes of a round go into one version per table. Each is resolved on top of the writes before it, as if these were
+committed: it sees their rows, and not the rows that they removed. A pending row has an address too, outside the range
+that Lance uses, so that a later write can replace it like any other row.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from omniray.engine.schema.types import ID, ElementType, Schema
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 
 PENDING_ADDRESS = 1 << 63
-"""Where the addresses of pending rows begin: Lance counts fragments in 32 bits, and uses up no half of them."""
+"""The first address of a pending row: Lance numbers fragments with 32 bits, and never uses the upper half."""
 
 
 class _PendingTable:
-    """What the writes so far do to one table: rows that came, and pinned rows that went."""
+    """The pending writes of one table: added rows, and removed pinned rows."""
 
     def __init__(self, type: ElementType) -> None:
         self.type = type
         self.emptied = False  # by an overwrite: no pinned row is left
-        self.gone: dict[str, int] = {}  # pinned rows that went, by id, with their addresses
-        self.places: dict[str, int] = {}  # pending rows that are left, by id, with their positions
-        self.writers: dict[str, str] = {}  # who wrote a pending row, by its id
+        self.gone: dict[str, int] = {}  # addresses of removed pinned rows, by id
+        self.places: dict[str, int] = {}  # positions of remaining pending rows, by id
+        self.writers: dict[str, str] = {}  # the commit id that wrote a pending row, by row id
         self._chunks: list[pa.Table] = []
-        self._count = 0  # of all rows that came
+        self._count = 0  # of all added rows
         self.staged: StagedRows | None = None
 
     def take(self, write: TableWrite, writer: str) -> None:
@@ -55,7 +55,7 @@ class _PendingTable:
         self._count += len(ids)
 
     def rows(self) -> pa.Table:
-        """The pending rows that are left, in the order in which they came."""
+        """The remaining pending rows, in the order in which they were added."""
         if not self._chunks:
             return self.type.arrow.empty_table()
         self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
@@ -70,14 +70,14 @@ class _PendingTable:
 
     def matching(self, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
         """The pending rows whose column is one of the values, with their addresses."""
-        if column == ID and set(columns) <= {ID}:  # every keyed write asks this: no row needs to be touched
+        if column == ID and set(columns) <= {ID}:  # every keyed write asks this: answered without reading rows
             found = {id: self.places[id] + PENDING_ADDRESS for id in values.to_pylist() if id in self.places}
             return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
         rows = self.located(list(dict.fromkeys((*columns, column))))
         return rows.filter(pc.is_in(rows[column], value_set=values)).select([*columns, ROWADDR])
 
     def write(self) -> TableWrite:
-        """All of it as one write."""
+        """All pending changes as one write."""
         gone = pa.table({ID: pa.array(self.gone, pa.string()), ROWADDR: pa.array(self.gone.values(), pa.uint64())})
         rows = self.staged or self.rows()
         if self.emptied:
@@ -88,12 +88,12 @@ class _PendingTable:
         return TableWrite(mode, rows, gone)
 
     def is_void(self) -> bool:
-        """Whether nothing is left to do: every row that came has gone again."""
+        """Whether nothing is left to do: every added row was removed again."""
         return not (self.emptied or self.gone or self.places or self.staged)
 
 
 class Overlay:
-    """The state after some writes that are not committed yet."""
+    """The state after some uncommitted writes."""
 
     def __init__(self, state: State, schema: Schema) -> None:
         self._state, self._schema = state, schema
@@ -107,18 +107,18 @@ class Overlay:
             self._pending[key].take(write, writer)
 
     def writes(self) -> dict[str, TableWrite]:
-        """What all of them together do to each table, as one write."""
+        """All writes together, as one write per table."""
         return {key: pending.write() for key, pending in self._pending.items() if not pending.is_void()}
 
     def writer_of(self, table_key: str, id: str) -> str | None:
-        """Which of the writes brought a row that is there now."""
+        """The commit id of the pending write that wrote a row, if it still exists."""
         pending = self._pending.get(table_key)
         return pending.writers[id] if pending is not None and id in pending.places else None
 
     # As a state
 
     def version(self, table_key: str) -> int:
-        """The version that the table will have; the writes of a round make one together."""
+        """The version that the table will have; the writes of a round make one version together."""
         return self._state.version(table_key) + (1 if table_key in self._pending else 0)
 
     def count(self, table_key: str) -> int:
@@ -166,7 +166,7 @@ class Overlay:
         return _stacked(_left(pinned, pending).select(columns), found)
 
     def _hides_all(self, table_key: str, pending: _PendingTable) -> bool:
-        """Whether no pinned row can be left, so that nobody needs to be asked."""
+        """Whether no pinned row can be left, so that no look-up is needed."""
         return pending.emptied or self._state.count(table_key) == 0
 
     def _scanned(
@@ -180,14 +180,14 @@ class Overlay:
 
 
 def _left(pinned: pa.Table, pending: _PendingTable) -> pa.Table:
-    """Those of the pinned rows that no pending write has removed."""
+    """The pinned rows that no pending write has removed."""
     if not pending.gone:
         return pinned
     return pinned.filter(pc.invert(pc.is_in(pinned[ID], value_set=pa.array(pending.gone, pa.string()))))
 
 
 def _stacked(pinned: pa.Table, pending: pa.Table) -> pa.Table:
-    """Both in one table: what is found in memory does not say that ids are never null, and what Lance reads does."""
+    """Both in one table. Their schemas differ: only rows read by Lance mark ids as not nullable."""
     return pa.concat_tables([pinned, pending], promote_options="default")
 
 

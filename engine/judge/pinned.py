@@ -1,4 +1,4 @@
-"""The pinned rows that a write meets: found by a look-up for a few keys, by one streaming pass for many."""
+"""Finds the pinned rows with a write's keys: by a look-up for few keys, by one streaming pass for many."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class State(Protocol):
     """The graph at the version that a write is judged against."""
 
     def count(self, table_key: str) -> int:
-        """How many rows the table has, at no cost."""
+        """The number of rows of the table, known without I/O."""
 
     def version(self, table_key: str) -> int:
-        """Which version the table has."""
+        """The version of the table."""
 
     def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
-        """Those of a few ids that the table has; cheaper than `matching`, since it says nothing of where they are."""
+        """The ids out of a few that exist in the table; cheaper than `matching`, since it returns no addresses."""
 
     def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
         """The rows whose column is one of a few values: `columns`, and the row's address as `_rowaddr`."""
@@ -40,25 +40,24 @@ class State(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The pinned state, asked by sets of keys. Columns have the names that the key log gives them."""
+    """Queries of the pinned state by sets of keys. Columns have their names in the key log."""
 
     state: State
     sets: Sets
     lookup_keys_max: int
 
     def meeting(self, type: ElementType, keys: Relation, on: Mapping[str, str], columns: Sequence[str]) -> Relation:
-        """The rows of a table that may meet one of the keys: `on` says which column of theirs each column must equal.
+        """The rows of a table that may match one of the keys; `on` maps each of its columns to a column of the keys.
 
-        Of a key of several columns a look-up compares one alone, so the rows returned are compared again by whoever
-        uses them.
+        A look-up compares only one column of a key of several, so the caller must compare the returned rows again.
         """
-        # Count last: a state notes who was asked, and a judgement must be made anew when one of those has moved.
+        # Count last: a state notes each table that was consulted, and a judgement is void if one of them moved.
         if keys.rows == 0 or _without_a_key(keys, on) or self.state.count(type.table_key) == 0:
             return self.nothing(type, columns)
         column, values = self._most_telling(type, keys, on)
         if values is not None and len(values) == 0:
             return self.nothing(type, columns)
-        # A table with fewer rows than there are keys is read faster than looked up.
+        # A scan of a table with fewer rows than keys is faster than a look-up.
         if values is not None and len(values) <= self.state.count(type.table_key):
             found = self.state.matching(type.table_key, column, values, columns)
             return Relation.of(_named_as_keys(type, found, columns))
@@ -69,7 +68,7 @@ class Pinned:
         return self.sets.derive(sql, small=False, rows=self.all(type, columns), keys=keys)
 
     def present(self, type: ElementType, ids: Relation) -> Relation:
-        """Those of the ids (id) that a table has."""
+        """The ids (id) that exist in a table."""
         few = self._distinct(ids, ID) if ids.rows and self.state.count(type.table_key) else None
         if few is None or len(few) > self.state.count(type.table_key):
             return self.meeting(type, ids, {ID: ID}, (ID,))
@@ -87,13 +86,13 @@ class Pinned:
         return pa.RecordBatchReader.from_batches(schema, renamed())
 
     def nothing(self, type: ElementType, columns: Sequence[str]) -> Relation:
-        """What `meeting` returns when nothing does."""
+        """The empty result of `meeting`."""
         names = key_columns(type)
         fields = {names[column]: type.arrow.field(column).type for column in columns}
         return Relation.of(pa.schema({**fields, ROWADDR: pa.uint64()}).empty_table())
 
     def _most_telling(self, type: ElementType, keys: Relation, on: Mapping[str, str]) -> tuple[str, pa.Array | None]:
-        """The column of the key that narrows a look-up most, and its values; None if there are too many of them."""
+        """The most selective column of the key, and its values; None if there are too many."""
         usable = {mine: theirs for mine, theirs in on.items() if _can_be_looked_up(type, mine)}
         found = {mine: self._distinct(keys, theirs) for mine, theirs in usable.items()}
         values = {mine: few for mine, few in found.items() if few is not None}
@@ -117,18 +116,18 @@ def _named_as_keys(type: ElementType, rows: pa.Table, columns: Sequence[str]) ->
 
 
 def _without_a_key(keys: Relation, on: Mapping[str, str]) -> bool:
-    """Whether no key is whole, as far as that is seen without SQL."""
+    """Whether every key has a null, as far as known without SQL."""
     return keys.arrow is not None and any(keys.arrow[theirs].null_count == keys.rows for theirs in on.values())
 
 
 def _can_be_looked_up(type: ElementType, column: str) -> bool:
-    # An index compares floats bit by bit, while -0.0 equals 0.0 here; of lists and blobs there is no index.
+    # An index compares floats bit by bit, while -0.0 equals 0.0 here; lists and blobs have no index.
     kind = type.arrow.field(column).type
     return not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_large_binary(kind))
 
 
 def _telling_by_type(type: ElementType, column: str) -> int:
-    """How far one value of the column is likely to narrow a table down."""
+    """How selective one value of the column is likely to be."""
     if column in (ID, SRC):
         return 3
     kind = type.arrow.field(column).type

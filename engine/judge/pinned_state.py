@@ -1,6 +1,6 @@
 """The pinned graph that a write is judged against: tables at the versions of one object of the line.
 
-It notes which tables a judgement consulted, so that the judgement stands when only other tables have moved.
+It notes which tables a judgement consulted, so that the judgement stays valid when only other tables have moved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from omniray.engine.tables.table import ROWADDR, Table
 
 
 class Pinning(Protocol):
-    """An object of the line, or what an attempt builds on."""
+    """An object of the line, or the base of an attempt."""
 
     @property
     def pins(self) -> Mapping[str, Pin]: ...
@@ -48,7 +48,7 @@ class PinnedState:
         return self._cache.open(table_key, pin, is_final=self._base.is_final(pin))
 
     def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
-        """Those of the ids that the table holds."""
+        """The ids that exist in the table."""
         if self.count(table_key) == 0 or len(ids) == 0:
             return pa.array([], pa.string())
         table = self.table(table_key)
@@ -87,5 +87,5 @@ def _empty(table: Table, columns: Sequence[str]) -> pa.Table:
 
 
 def moved(tables: set[str], before: CommitObject, after: CommitObject) -> set[str]:
-    """Those of the tables whose version differs between two objects."""
+    """The tables whose version differs between two objects."""
     return {t for t in tables if before.pins[t].transaction != after.pins[t].transaction}

@@ -1,7 +1,7 @@
-"""What a write is, before and after it is resolved: the values between loads, mutations and the commit.
+"""A write before and after it is resolved: the values between loads, mutations and the commit.
 
-An intent says what somebody wants. Resolved against one pinned state it becomes exact: for each table the rows to add
-and the rows they replace. It is resolved again whenever the line has moved under it.
+An intent is a requested write. Resolved against one pinned state it becomes exact: for each table the rows to add and
+the rows they replace. It is resolved again whenever the line has moved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from omniray.engine.tables.storage import StagedRows
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """What a resolved write does to one table; `replaced` has the `id` and `_rowaddr` of the pinned rows that go."""
+    """A resolved write of one table; `replaced` has the `id` and `_rowaddr` of the pinned rows to remove."""
 
     mode: Mode
     rows: pa.Table | StagedRows
@@ -45,10 +45,10 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """An intent made exact on one state. With no tables it has no effect and nothing is committed.
+    """An intent resolved on one state. Without tables it has no effect, and nothing is committed.
 
-    `read_strictly` are the tables whose rows the caller's decision depends on: if one of them moves, the write fails.
-    `rejected` counts the records that are set aside, here and while they were read; `unfit` are those of here.
+    `read_strictly` are the tables whose rows the write depends on: if one of them moves, the write fails. `rejected`
+    counts the records rejected by the judgement or during reading; `unfit` are those rejected by the judgement.
     """
 
     tables: Mapping[str, TableWrite]
@@ -60,9 +60,9 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did: its commit, or None where it had no effect.
+    """The result of a write: its commit, or None if it had no effect.
 
-    `repeated` says that its id had been committed before: nothing was applied now, and all else is of the first time.
+    `repeated` says that its id had been committed before: nothing was applied now, and the result is the first one.
     """
 
     commit_id: str | None
@@ -75,7 +75,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a write: whether it was committed, as the commit of the same id."""
+    """Whether a write was committed, as the commit of the same id."""
 
     txn_id: str
     committed: bool
@@ -86,7 +86,7 @@ class Outcome:
 
 
 class Intent(Protocol):
-    """A write that can be resolved as often as it takes."""
+    """A write that can be resolved any number of times."""
 
     @property
     def commit_id(self) -> str: ...
@@ -97,7 +97,7 @@ class Intent(Protocol):
 
     @property
     def payload_hash(self) -> str:
-        """What it says, to be compared with the first time; empty if it is not resubmittable."""
+        """The hash of its content, compared with the first write of the same id; empty if not resubmittable."""
 
     @property
     def kind(self) -> str: ...
@@ -110,20 +110,20 @@ class Intent(Protocol):
 
     @property
     def strict(self) -> bool:
-        """Whether it must see the newest state first, because it fails if what it read moves."""
+        """Whether it must first read the newest state, because it fails if a table that it read moves."""
 
     def resolve(self, state: State) -> Resolution: ...
 
 
 def as_rejection(violation: Violation) -> Rejection:
-    """A rule broken by a record of this write, as the record's rejection."""
+    """A violation by a record of this write, as its rejection."""
     return Rejection(
         violation.source, violation.record or 0, violation.reason, violation.kind, violation.table_key, violation.key
     )
 
 
 def refuse_swept(tables: Mapping[str, TableWrite], base: CommitObject) -> None:
-    """Refuse data files that a sweep may have deleted, because they were staged before the time it swept by."""
+    """Refuse data files that a sweep may have deleted, because they were staged before its `swept_before`."""
     for table_key, write in tables.items():
         if isinstance(write.rows, StagedRows) and write.rows.staged_since_us < base.swept_before_us:
             raise StorageError(

@@ -1,4 +1,4 @@
-"""One table of a write under judgement: what was written, what falls, what lands, and what that displaces."""
+"""One table of a write under judgement: its written, rejected and landing rows, and the rows they displace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOBODY_ADOPTED = pa.table({"row": NO_ROWS, ID: pa.array([], pa.string())})
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every rule works with. `places` gives the words for each source that go before a record's number."""
+    """The context of every rule. `places` gives for each source the words before a record's number."""
 
     sets: Sets
     pinned: Pinned
@@ -42,19 +42,19 @@ class Bench:
     only_first: bool
 
     def violations(self, sql: str, **relations: Relation) -> pa.Table:
-        """The violations that a statement selects, by row; the first alone if nobody wants more."""
+        """The violations that a statement selects, by row; only the first if `only_first`."""
         limit = " limit 1" if self.only_first else ""
         return self.sets.query(f"select {_COLUMNS} from ({sql}) order by row{limit}", **relations)
 
     def blameless(self, sql: str, **relations: Relation) -> pa.Table:
-        """The first by `key` of the violations (reason, key) that a statement selects and no row is to blame for."""
+        """The first by `key` of the violations (reason, key) that a statement selects, without a row to blame."""
         nobody = "null::bigint as row, null::bigint as record, null::integer as source"
         found = f"select {nobody}, '{ConstraintViolation.kind}' as kind, reason, key from ({sql}) order by key limit 1"
         return self.sets.query(f"select {_COLUMNS} from ({found})", **relations)
 
 
 def one_per_row(*found: pa.Table) -> pa.Table:
-    """The violations in the order of their rows; a row found by several rules is blamed by the first of them."""
+    """The violations in row order; a row that breaks several rules gets the first violation only."""
     blamed = NO_VIOLATIONS
     for table in (table for table in found if table.num_rows):
         new = table.filter(pc.invert(pc.is_in(table["row"], value_set=blamed["row"])))
@@ -63,10 +63,10 @@ def one_per_row(*found: pa.Table) -> pa.Table:
 
 
 class Case:
-    """One table of a write. `settle` says what lands as long as nothing more is rejected.
+    """One table of a write. `settle` decides which rows land, given the rejections so far.
 
-    What it asks of the pinned state depends on all that was written, not on what was rejected since, so that judging
-    again costs no further look-up.
+    Its look-ups in the pinned state depend on all written rows, not on later rejections, so that judging again costs no
+    further look-up.
     """
 
     def __init__(self, bench: Bench, type: ElementType, log: TableLog | None, written: Relation) -> None:
@@ -85,24 +85,24 @@ class Case:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the number of edges per source has bounds."""
+        """Whether `@card` bounds the number of edges per source."""
         return isinstance(self.type, EdgeType) and self.type.cardinality != ANY_CARDINALITY
 
     @property
     def by_ends(self) -> bool:
-        """Whether an edge without an id is known by its two ends."""
+        """Whether an edge without an id is identified by its two ends."""
         return self.mode is Mode.MERGE and isinstance(self.type, EdgeType) and self.type.unique_by_endpoints
 
     @property
     def removes(self) -> bool:
-        """Whether pinned rows go for which no row of the same id comes."""
+        """Whether the write may remove pinned rows without writing a row of the same id."""
         return self.mode is Mode.OVERWRITE or self.deleted.rows > 0
 
     def reject(self, rows: pa.ChunkedArray) -> None:
         self.rejected = pa.concat_arrays([self.rejected, *rows.chunks])
 
     def settle(self) -> None:
-        """Decide anew which rows land and which pinned rows they displace, all rejected rows aside."""
+        """Decide anew which rows land and which pinned rows they displace, without all rejected rows."""
         kept = self._without(self.written, self.rejected)
         if self.mode is Mode.MERGE:
             kept, adopted = self._adopt(kept)
@@ -144,7 +144,7 @@ class Case:
         return self._meeting[on]
 
     def _adopt(self, kept: Relation) -> tuple[Relation, pa.Table]:
-        """Give edges without an id the one of the pinned edge between the same nodes."""
+        """Give edges without an id the id of the pinned edge between the same nodes."""
         nameless = kept.arrow is None or kept.arrow[ID].null_count > 0
         if not (self.by_ends and nameless) or self.same_values((SRC, DST)).rows == 0:
             return kept, NOBODY_ADOPTED
@@ -160,7 +160,7 @@ class Case:
         return named, adopted
 
     def _find_superseded(self, kept: Relation) -> pa.Int64Array:
-        """The rows that have a successor: a later one with the same id or, both without one, the same ends."""
+        """The superseded rows: a later row has the same id or, if both have none, the same ends."""
         found = [NO_ROWS]
         if self._bench.sets.may_repeat(kept, ID):
             found += self._all_but_last(kept, "id", "id is not null")

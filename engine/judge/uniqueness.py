@@ -1,4 +1,4 @@
-"""Rules over equal values: no id twice, no id that exists already, and every `@unique`."""
+"""Uniqueness rules: no duplicate id, no existing id in an append, and every `@unique`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omniray.engine.schema.types import ElementType, NodeType, Unique
 
 
 def key_violations(bench: Bench, case: Case) -> pa.Table:
-    """Rows whose id an earlier row has or, when appended, a pinned one. A merge has none: the last of an id wins."""
+    """Rows with the id of an earlier row or, if appended, of a pinned row. None in a merge: the last of an id wins."""
     if case.mode is Mode.MERGE:
         return NO_VIOLATIONS
     taken = _existing_ids(bench, case) if case.mode is Mode.APPEND else NO_VIOLATIONS
@@ -22,7 +22,7 @@ def key_violations(bench: Bench, case: Case) -> pa.Table:
 
 
 def unique_violations(bench: Bench, case: Case, unique: Unique) -> pa.Table:
-    """Rows that have the same values as a pinned row that stays, or as an earlier row that lands."""
+    """Rows with the same values as a remaining pinned row, or as an earlier row that lands."""
     name = ",".join(unique.properties)
     start = f"{text(f'@unique violation on {case.type.name}.{name}: ')} || {_tuple(case.type, unique)}"
     columns = [key_columns(case.type)[name] for name in unique.properties]
@@ -69,14 +69,14 @@ def _taken_values(bench: Bench, case: Case, unique: Unique, start: str) -> pa.Ta
 
 
 def _all_displaced(case: Case, pinned: Relation) -> bool:
-    """Whether rows that land surely displace all of the pinned ones: a merge mostly meets nothing but itself."""
+    """Whether the landing rows surely displace all given pinned rows: a merge mostly finds the rows it replaces."""
     if pinned.arrow is None or case.live.arrow is None:
         return False
     return bool(pc.all(pc.is_in(pinned.arrow["id"], value_set=case.live.arrow["id"])).as_py())
 
 
 def _repeated(bench: Bench, case: Case, columns: str, where: str, reason: str) -> pa.Table:
-    """All rows but the first of those that agree in the columns; the reason ends with the place of that first one."""
+    """Of rows that agree in the columns, all but the first; the reason ends with the place of the first."""
     numbered = f"""
         select *, row_number() over same as n, first_value(record) over same as first_record,
                first_value(source) over same as first_source
@@ -91,7 +91,7 @@ def _repeated(bench: Bench, case: Case, columns: str, where: str, reason: str) -
 
 
 def _tuple(type: ElementType, unique: Unique) -> str:
-    """The expression that shows the values of a row: one as it is, several in parentheses."""
+    """The SQL expression that shows a row's values: one as it is, several in parentheses."""
     columns = key_columns(type)
     values = [shown(f"l.{columns[n]}", quoted=pa.types.is_string(type.arrow.field(n).type)) for n in unique.properties]
     return values[0] if len(values) == 1 else "'(' || " + " || ', ' || ".join(values) + " || ')'"

@@ -1,4 +1,4 @@
-"""What a judgement says: which rows of a write land, which pinned rows they displace, and what stands against it."""
+"""The verdict of a judgement: which rows of a write land, which pinned rows they displace, and the violations."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class TableVerdict:
-    """What becomes of one table.
+    """The verdict on one table.
 
-    `dropped` are the positions, sorted, of rows that must not be written: superseded by a later row of the same key, or
-    rejected. `replaced` (id, _rowaddr) are the pinned rows that must go; an overwrite lists none, since all of them go.
+    `dropped` are the sorted positions of rows that must not be written: superseded by a later row of the same key, or
+    rejected. `replaced` (id, _rowaddr) are the pinned rows to remove; an overwrite lists none, since it removes all.
     `adopted` (row, id) are edges that take over the id of the pinned edge between the same two nodes.
     """
 
@@ -63,9 +63,9 @@ class TableVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a write: nothing at all if there is a `refusal`, else what `tables` says.
+    """The verdict on a write: refused as a whole if there is a `refusal`, else the verdicts of its `tables`.
 
-    `rejected` has the columns of `VIOLATIONS`, a row for each record that was taken out of the write.
+    `rejected` has the columns of `VIOLATIONS` and one row per rejected record.
     """
 
     tables: Mapping[str, TableVerdict]

@@ -1,1 +1,1 @@
-"""Work that no writer waits for."""
+"""Maintenance in the background: no writer waits for it."""

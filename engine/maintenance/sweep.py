@@ -1,17 +1,17 @@
-"""The sweep: deletes files that nothing refers to, and nothing else, beside writers that go on.
+"""The sweep: deletes files that nothing refers to, and nothing else, while writers continue.
 
-Writers that were killed leave data files, deletion files, transactions, staged manifests and temporary files; folds
-leave data files that they replaced. Age alone says nothing about a file: it may be part of every version, or staged by
-a load that is about to commit. So the sweep goes by reference, in this order:
+Killed writers leave data files, deletion files, transactions, staged manifests and temporary files; folds leave the
+data files that they replaced. Age alone says nothing about a file: it may be part of every version, or staged by a load
+that is about to commit. So the sweep goes by reference, in this order:
 
-    1. an object `swept_before_us = T` in the line: whoever builds on it brings along no file staged before T, and
-       whoever builds on an older one finds its number taken
+    1. an object `swept_before_us = T` in the line: an attempt on top of it commits no file staged before T, and an
+       attempt on an older object finds its number taken
     2. Phase D is finished up to there: every version up to T has its final name, and no fold that was staged before T
        can land any more
     3. the files are listed, then the sidecars, then the newest object and the versions of each table
 
-So a version that is committed later has nothing older than T but what a version seen here has as well; and a load that
-runs has a sidecar, for which its tables are spared. T is also held against the store's clock, by which files are dated.
+So a version committed later refers to no file older than T except those of a version seen here; and a running load has
+a sidecar, so its tables are spared. T is also bounded by the store's clock, which dates the files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ELSEWHERE = ""
 
 
 class Kind(StrEnum):
-    """What a file is, by its name within its table."""
+    """The kind of a file, by its name within its table."""
 
     TEMPORARY = "temporary"
     REFERABLE = "referable"  # manifests say whether it is needed
@@ -63,14 +63,14 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Lance's temporary files are `.tmp` and six characters, or the name to be with `#1` behind it.
+# Lance's temporary files are named `.tmp` and six characters, or the final file name followed by `#1`.
 _TEMPORARY = re.compile(rf"(.*/)?(\.tmp-[^/]+|\.tmp\w{{6}}|[^/]+#\d+)|{PROBE}/.+")
 _IN_TABLE = {
     Kind.REFERABLE: re.compile(
         r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn|_indices/[0-9a-f-]{36}/[^/]+"
     ),
     Kind.STAGING: re.compile(r"_staged/[^/]+/\d{20}\.manifest|_versions/\d{20}\.manifest-[^/]+"),
-    Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # wherever it lies: a repair may have set it aside
+    Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # in any folder: a repair may have set it aside
     Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
 }
 _MANIFEST_LIKE = ".manifest"
@@ -96,10 +96,10 @@ NOTHING = Amount(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TableSweep:
-    """What the sweep makes of one table, or of the files outside of all tables; `spared` says why nothing may go."""
+    """The sweep of one table, or of the files outside of all tables; `spared` says why nothing may be deleted."""
 
     table: str
-    found: Amount  # what is old enough, and would go if nothing referred to it
+    found: Amount  # files old enough to be deleted if nothing refers to them
     orphans: tuple[StoredFile, ...] = ()
     spared: str = ""
 
@@ -110,11 +110,11 @@ class TableSweep:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep deleted, or would have in a dry run."""
+    """The files that a sweep deleted, or would delete if it is a dry run."""
 
     swept_before_us: int
     tables: tuple[TableSweep, ...]
-    unknown: Amount  # files that are none of omniray's, which are never touched
+    unknown: Amount  # files that are not omniray's, which are never touched
     dry_run: bool
 
     @property
@@ -127,16 +127,16 @@ class SweepReport:
 
 @dataclass(slots=True)
 class Listing:
-    """The files of a graph, by table: those old enough to go, and the manifests that may refer to them."""
+    """The files of a graph, by table: candidates for deletion, and the manifests that may refer to them."""
 
     candidates: dict[str, list[StoredFile]] = field(default_factory=lambda: defaultdict(list))
     manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     older_manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # than every candidate
     unknown: list[StoredFile] = field(default_factory=list)
-    strange: dict[str, str] = field(default_factory=dict)  # by table: why nobody can tell what is needed
+    strange: dict[str, str] = field(default_factory=dict)  # by table: why its references are unknown
 
     def to_be_read(self, spared: Collection[str]) -> list[str]:
-        """The tables whose versions say which of their files may go."""
+        """The tables whose versions must be read to decide about their files."""
         return [
             table
             for table, files in self.candidates.items()
@@ -146,7 +146,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for files: tables to be spared and why, what the versions of the others refer to, pinned staging."""
+    """The reasons to keep files: spared tables and why, references of the others' versions, pinned staged manifests."""
 
     spared: Mapping[str, str]
     references: Mapping[str, Collection[str]]
@@ -154,7 +154,7 @@ class Evidence:
 
 
 def kind_of(table: str, path: str) -> Kind:
-    """What a file of a table is, or one outside of all tables."""
+    """The kind of a file of a table, or of one outside of all tables."""
     if _TEMPORARY.fullmatch(path):
         return Kind.TEMPORARY
     layout, name = (_IN_TABLE, path[len(table) + 1 :]) if table else (_ELSEWHERE, path)
@@ -164,9 +164,9 @@ def kind_of(table: str, path: str) -> Kind:
 def sort_out(
     files: Iterable[StoredFile], tables: Collection[str], before_us: int, since_us: Mapping[str, int] = NEVER
 ) -> Listing:
-    """Sort files by table and kind; what was modified at `before_us` or later is no candidate.
+    """Sort files by table and kind; files modified at `before_us` or later are no candidates.
 
-    Nor is what an earlier sweep has looked at: `since_us` says for each table up to when.
+    Nor are referable files that an earlier sweep examined: those modified before the table's `since_us`.
     """
     listing = Listing()
     for file in files:
@@ -185,7 +185,7 @@ def sort_out(
 
 
 def _table_of(path: str, tables: Collection[str]) -> str:
-    """The table that a file is part of: they lie one or two folders deep."""
+    """The table of a file: tables are one or two folders deep."""
     first, _, rest = path.partition("/")
     for table in (first, f"{first}/{rest.partition('/')[0]}"):
         if table in tables:
@@ -194,7 +194,7 @@ def _table_of(path: str, tables: Collection[str]) -> str:
 
 
 def judge(listing: Listing, evidence: Evidence) -> tuple[TableSweep, ...]:
-    """Say for each table which of its candidates go: those that nothing speaks for."""
+    """Decide for each table which of its candidates to delete: those without a reason to keep them."""
     return tuple(_judge(table, files, evidence) for table, files in listing.candidates.items())
 
 
@@ -218,7 +218,7 @@ def _is_orphan(table: str, path: str, evidence: Evidence) -> bool:
 
 
 def _referred_as(name: str) -> str:
-    """How a manifest refers to a file of its table: by its name, or by the folder of its index."""
+    """The form in which a manifest refers to a file of its table: its name, or the folder of its index."""
     folder, _, rest = name.partition("/")
     return f"{folder}/{rest.partition('/')[0]}" if folder == "_indices" else name
 
@@ -228,7 +228,7 @@ def _referred_as(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """Sweeps one graph, at the end of main's line; what other lines pin speaks for files as well."""
+    """Sweeps one graph, at the end of main's line; the pins of other lines protect files as well."""
 
     branch: OpenBranch
     tip: LineEnd
@@ -240,22 +240,22 @@ class Sweeper:
         return self.branch.store
 
     def sweep(self, *, now_us: int, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
-        """Delete every file of the layout that is older than a time and that nothing refers to.
+        """Delete every file of the layout that is older than `older_than_s` and that nothing refers to.
 
-        Raises `LineOwned` while a coordinator owns the line, and whatever keeps Phase D from being finished. A dry run
-        writes nothing, and so it spares the tables that have versions without a final name.
+        Raises `LineOwned` while a coordinator owns the line, and any error that keeps Phase D from being finished. A
+        dry run writes nothing, so it spares the tables that have versions without a final name.
         """
         older_than_us = int(older_than_s * 1e6)
         if dry_run:
             barrier, before_us = self._newest(), now_us - older_than_us
             spared = self._unfinished(barrier)
         else:
-            # A clock ahead of the one that dates the files would make young ones look old, and stay in the line.
+            # A clock ahead of the store's would make young files look old, and its time would stay in the line.
             before_us = min(now_us, store_now_us(self.store)) - older_than_us
             barrier, spared = self._announce(before_us), {}
         sidecars = Sidecars(self.store, read_only=dry_run)
         unreadable_us = sidecars.unreadable_since_us()
-        if unreadable_us is not None:  # nobody knows which tables it speaks of: what is younger stays
+        if unreadable_us is not None:  # the tables that it names are unknown: younger files stay
             before_us = min(before_us, unreadable_us - CLOCK_SKEW_US)
         lines = self._lines()
         tables = {pin.path for line in lines for pin in line.pins.values()}
@@ -284,7 +284,7 @@ class Sweeper:
         return newest
 
     def _lines(self) -> list[CommitObject]:
-        """The newest object of every line that there is."""
+        """The newest object of every existing line."""
         ulids = (name.rstrip("/") for name in self.store.names(COMMITS))
         lines = (CommitLog(self.store, BranchId(ulid, ulid)).newest_listed() for ulid in ulids)
         return [newest for newest in lines if newest is not None]
@@ -307,7 +307,7 @@ class Sweeper:
         return ours
 
     def _unfinished(self, newest: CommitObject) -> dict[str, str]:
-        """Tables with versions that are not known to have their final names, and so can't be read."""
+        """Tables with versions that are not known to have final names, and so can't be read."""
         done = self.branch.manifest.folded().named_through
         objects = self.branch.log.down_to(newest, done + 1)
         pins = (pin for obj in objects if obj.seq > done for pin in obj.introduced().values())
@@ -316,7 +316,7 @@ class Sweeper:
     # The look
 
     def _pinned_staging(self, newest: CommitObject) -> set[str]:
-        """The own names of versions that main's line pins and whose Phase D is not known to be through."""
+        """The own names of versions that main's line pins and whose Phase D is not known to be finished."""
         done = max(newest.finalised_through, self.branch.manifest.folded().named_through)
         objects = self.branch.log.down_to(newest, done + 1)
         return {own_path(pin, self.branch.graph_id) for obj in objects for pin in obj.pins.values()}
@@ -324,7 +324,7 @@ class Sweeper:
     def _read_references(
         self, listing: Listing, spared: Collection[str], barrier: CommitObject
     ) -> tuple[dict[str, set[str]], dict[str, str]]:
-        """What the versions of each table refer to; and why for some of them nobody can tell."""
+        """The references of each table's versions; and for some tables, why they can't be read."""
         references: dict[str, set[str]] = {}
         unread: dict[str, str] = {}
         versions = VersionReader(self.store)
@@ -339,9 +339,9 @@ class Sweeper:
         return references, unread
 
     def _manifests(self, table: str, listing: Listing, barrier: CommitObject) -> set[str]:
-        """The manifests of all versions that may refer to a candidate, if the pinned one is there.
+        """The manifests of all versions that may refer to a candidate; raises if the pinned one is missing.
 
-        They are listed once more, `_versions/` before `_history/`: one that is moved meanwhile is seen in either.
+        They are listed again, `_versions/` before `_history/`: one that is moved meanwhile is seen in one of them.
         """
         fresh = [
             f"{table}/{folder}/{name}"
@@ -359,7 +359,7 @@ class Sweeper:
                 raise StorageError(f"version {pin.version}, which the graph pins, was not found")
         return found
 
-    # The deed
+    # The deletion
 
     def _delete(self, paths: list[str]) -> None:
         for start in range(0, len(paths), DELETE_FILES):
@@ -369,12 +369,12 @@ class Sweeper:
 
 
 def _named_by(sidecars: Sidecars) -> dict[str, str]:
-    """Tables that somebody is at work on, on whichever branch, with whoever it is."""
+    """Tables that operations are working on, on any branch, with the operation."""
     found = sidecars.read_all(sidecars.listed())
     return {table.table_path: f"in use by {sidecar}" for sidecar in found for table in sidecar.tables}
 
 
 def _system_tables(lines: Iterable[CommitObject], branch: OpenBranch) -> set[str]:
-    """The folded lines and the audit: Lance tables too, which nobody pins."""
+    """The folded lines and the audit: Lance tables that no object pins."""
     folded = {manifest.path_of(BranchId(line.line, line.line)) for line in lines if line.line != branch.graph_id}
     return {manifest.MAIN_PATH, audit.PATH, *folded}

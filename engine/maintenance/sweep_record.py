@@ -1,8 +1,8 @@
-"""How far each table has been swept, so that the cost of a sweep follows what is new and not the whole history.
+"""The time up to which each table has been swept, so that a sweep costs in proportion to new files only.
 
 A file that survived a sweep of its table was referred to, and still is: versions stay. And a version can only refer to
-files that are older than its manifest. So of a table that was swept up to a time, the next sweep looks at younger files
-alone, and reads younger manifests alone. The record is only a help: without it, everything is looked at.
+files that are older than its manifest. So in a table that was swept up to a time, the next sweep examines only younger
+files and reads only younger manifests. The record is only an optimisation: without it, everything is examined.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from omniray.engine.store.object_store import ObjectStore
 
 PATH = "__swept.json"
-MARGIN_US = 60 * 10**6  # stores date files by the second, and a large file by the beginning of its upload
+MARGIN_US = 60 * 10**6  # stores date files by the second, and a large file by the start of its upload
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ _read = msgspec.json.Decoder(_Record).decode  # made here, by one thread: see `c
 
 
 def swept_before(store: ObjectStore) -> Mapping[str, int]:
-    """By table: the time before which everything has been looked at."""
+    """By table: the time before which all files have been examined."""
     data = store.get(PATH)
     if data is None:
         return {}

@@ -1,6 +1,6 @@
-"""Queries against a schema: does a query fit, and what are its values.
+"""Checks a query against a schema, and binds its values.
 
-`check_query` needs no parameters, so it can judge a query before it is ever called. `bind` gives the executor plain
+`check_query` needs no parameters, so it can check a query before it is ever called. `bind` gives the executor plain
 values under the names of physical columns: `from` and `to` of an edge become `src` and `dst`.
 """
 
@@ -63,7 +63,7 @@ def check_query(query: Query, schema: Schema) -> None:
 
 
 def bind(query: Query, params: Mapping[str, Any], schema: Schema, now: datetime) -> BoundQuery:
-    """The query with every value resolved and of the Python type that its property has; raises `QueryError`."""
+    """The query with every value resolved, in the Python type of its property; raises `QueryError`."""
     assert now.tzinfo is not None, "a moment needs a time zone"
     check_query(query, schema)
     binder = _Binder(query, _read_params(query, params), now.astimezone(UTC))
@@ -72,7 +72,7 @@ def bind(query: Query, params: Mapping[str, Any], schema: Schema, now: datetime)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What a name in a query stands for."""
+    """The column that a name in a query refers to."""
 
     column: str
     type: PropertyType
@@ -106,7 +106,7 @@ def _type_of(query: Query, statement: Statement, schema: Schema) -> ElementType:
 
 @dataclass(frozen=True, slots=True)
 class _StatementCheck:
-    """One statement of a query held against its type."""
+    """Checks one statement of a query against its type."""
 
     query: Query
     type: ElementType
@@ -186,7 +186,7 @@ class _StatementCheck:
         return column
 
     def _value(self, one: Assignment | Predicate, column: _Column, *, nullable_fits: bool) -> None:
-        """Check that the value fits its column, as far as can be known before the call."""
+        """Check that the value fits its column, as far as known before the call."""
         try:
             self._fits(one.value, column, nullable_fits=nullable_fits)
         except Misfit as misfit:
@@ -215,7 +215,7 @@ class _StatementCheck:
 
 
 def _read_params(query: Query, given: Mapping[str, Any]) -> Mapping[str, Value]:
-    """The parameters by name as Python values; one that may be null may be left out."""
+    """The parameters by name as Python values; a nullable one may be left out."""
     declared = [param.name for param in query.params]
     for name in given:
         if name not in declared:
@@ -238,7 +238,7 @@ def _read_params(query: Query, given: Mapping[str, Any]) -> Mapping[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class _Binder:
-    """Puts values in the place of literals, parameters and now()."""
+    """Replaces literals, parameters and now() with values."""
 
     query: Query
     params: Mapping[str, Value]

@@ -1,6 +1,6 @@
-"""Parsing queries: `.gq` text in, `Query` values out.
+"""Parses `.gq` text to `Query` values.
 
-Everything that can be known without a schema is checked here, the mixing of deletes with other statements above all.
+Everything that needs no schema is checked here, above all that deletes are not mixed with other statements.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a mutation says, as one hash; see `rows.payload` for what that is for."""
+"""The payload hash of a mutation; `rows/payload.py` says what it is for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omniray.engine.rows.payload import hash_of
 
 
 def mutation_hash(text: str, query: Query, params: Mapping[str, Any]) -> str:
-    """The hash of a query that was chosen from a text, with parameters that are known to fit it."""
+    """The hash of one query of a text, with parameters that have been checked."""
     given = ((param, params.get(param.name)) for param in query.params)
     values = {param.name: None if value is None else read_param(value, param.type) for param, value in given}
     return hash_of(["Mutation", query.name, text.strip(), values])

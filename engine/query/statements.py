@@ -1,7 +1,7 @@
-"""A mutation: what `.gq` text means, as immutable values.
+"""A mutation: the meaning of `.gq` text as immutable values.
 
-`query_parser.py` reads a `Query` from text; `query_check.py` holds it against a schema and binds its parameters, which
-gives a `BoundQuery` of plain Python values under the names of physical columns. Positions never take part in equality.
+`parser.py` reads a `Query` from text; `check.py` checks it against a schema and binds its parameters, which gives a
+`BoundQuery` of plain Python values under the names of physical columns. Positions never take part in equality.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Operator = OneOf["=", "!=", "<", "<=", ">", ">="]
 OPERATORS: tuple[Operator, ...] = ("=", "!=", "<", "<=", ">", ">=")
 
 LiteralScalar = str | int | float | bool | date | datetime | None
-# What a property holds in Python, once it is bound.
+# The Python value of a property once it is bound.
 Value = str | int | float | bool | date | datetime | bytes | list["Value"] | None
 
 
@@ -48,7 +48,7 @@ class ParamRef:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """`now()`: the time of the call, the same wherever it stands."""
+    """`now()`: the time of the call, the same throughout the query."""
 
 
 Expression = Literal | ParamRef | Now

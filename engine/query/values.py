@@ -1,8 +1,8 @@
-"""Values of queries: which Python value fits which property type, and what it becomes.
+"""Values of queries: checks which Python value fits which property type, and converts it.
 
-Two steps. `read_param` takes what a caller passes (JSON or Python: dates may be text, arrays may be NumPy's) and gives
-a Python value of the parameter's declared type. `fit` takes such a value, or a literal of the query, and gives the
-value that the property holds. Both raise `Misfit`, whose message is the end of a sentence about the value.
+Two steps. `read_param` turns an argument (JSON or Python: dates may be text, arrays may be NumPy's) into a Python value
+of the parameter's declared type. `fit` turns such a value, or a literal of the query, into the value that the property
+holds. Both raise `Misfit`, whose message is the end of a sentence about the value.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_datetime(text: str) -> datetime:
 
 
 def read_param(value: Any, type: PropertyType) -> Value:
-    """The Python value of a parameter, which callers may give as JSON has it."""
+    """The Python value of a parameter, which may be given in its JSON form."""
     if hasattr(value, "tolist"):  # NumPy's arrays and scalars
         value = value.tolist()
     if isinstance(type, ListType | VectorType) and isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -74,7 +74,7 @@ def read_param(value: Any, type: PropertyType) -> Value:
 
 
 def fit(value: Any, type: PropertyType) -> Value:
-    """The value as a property of the type holds it. Null fits no type: it is up to the caller."""
+    """The value as a property of the type holds it. Null fits no type: callers handle it."""
     match type:
         case EnumType(values):
             if not isinstance(value, str):
@@ -93,7 +93,7 @@ def fit(value: Any, type: PropertyType) -> Value:
 
 
 def fits(given: PropertyType, wanted: PropertyType) -> bool:
-    """Whether any value of one type can be held by the other without loss; sizes and enums are left to the value."""
+    """Whether `wanted` holds any value of `given` without loss; sizes and enums are checked per value."""
     match given, wanted:
         case ScalarType(a), ScalarType(b):
             return a is b or b in _WIDENS_TO.get(a, ())
@@ -154,7 +154,7 @@ _HOW_TO_WRITE = {
 
 
 def _float(value: int | float, scalar: Scalar) -> float:
-    """The float as it will be stored, so that a comparison with what is stored finds it."""
+    """The float as it will be stored, so that it equals the stored value in a comparison."""
     try:
         stored = float(value)
         if scalar is Scalar.F32:
@@ -167,7 +167,7 @@ def _float(value: int | float, scalar: Scalar) -> float:
 
 
 def _moment(value: datetime) -> datetime:
-    """The moment in UTC; one without a time zone is taken for UTC, as in a load."""
+    """The moment in UTC; a value without a time zone is taken as UTC, as in a load."""
     try:
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except OverflowError:
@@ -184,7 +184,7 @@ def _blob(text: str) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    """The value for a message, cut where it is long."""
+    """The value as a message shows it, truncated if long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python refuses to print integers of thousands of digits

@@ -1,1 +1,1 @@
-"""Reading a branch: snapshots, groups of fragments, the change feed, differences of tables."""
+"""Reads a branch: snapshots, groups of fragments, the change feed, differences of tables."""

@@ -1,9 +1,9 @@
-"""The commits of a graph as a stream of changes: for each commit the rows that it inserted, updated and deleted.
+"""The change feed: for each step of the line, the rows that were inserted, updated and deleted.
 
-The stream goes by the numbers of the line. An object of the line is one step, however many commits a coordinator put
-into it: nobody can read the graph as of a point between them, so their changes are told together and carry the id of
-the last one. A step is the difference between the versions of a table that two objects pin (`difference.py`), and what
-objects said outlives them in `__manifest`: the stream may begin at any commit of the history.
+The stream follows the numbers of the line. An object of the line is one step, however many commits a coordinator put
+into it: there is no state of the graph between them, so their changes come together and carry the id of the last one.
+A step is the difference between the versions of a table that two objects pin (`table_diff.py`), and the contents of
+objects outlive them in `__manifest`: the stream may begin at any commit of the history.
 
 Replayed from the beginning, in order, it gives the graph as of every step.
 """
@@ -24,29 +24,29 @@ from omniray.engine.reading.table_diff import Kind, difference
 from omniray.engine.tables.table import Table
 
 BEGINNING = 0
-"""The number below that of a graph's birth."""
+"""The number before the object that creates a graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """One table in one step: small, and it pickles, so that any process may read the rows."""
+    """One table in one step: small and picklable, so that any process may read the rows."""
 
     seq: int
     commit_ids: tuple[str, ...]
     table_key: str
     before: Pin
     after: Pin
-    is_final: bool  # whether both have their final names
+    is_final: bool  # whether both versions have their final names
 
     @property
     def commit_id(self) -> str:
-        """The commit whose snapshot shows the table as it is after the step."""
+        """The commit whose snapshot shows the table after the step."""
         return self.commit_ids[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows of one table to which the same happened in one step: new ones, or the old ones where they are deleted."""
+    """Rows of one table with the same kind of change in one step: the new rows, or the old ones of a delete."""
 
     seq: int
     commit_ids: tuple[str, ...]
@@ -56,21 +56,21 @@ class Change:
 
 
 class Changes:
-    """Reads the change stream of a graph's branch; nothing is ever written."""
+    """Reads the change feed of a branch; nothing is ever written."""
 
     def __init__(self, branch: OpenBranch) -> None:
         self._lineage, self._tip, self._cache = branch.lineage, branch.tip, branch.cache
         self.schema = branch.schema
-        self._last: dict[str, Table] = {}  # what a step comes to is what the next one starts from
+        self._last: dict[str, Table] = {}  # the version after a step is the version before the next one
 
     def newest_seq(self, reached: int = BEGINNING) -> int:
-        """The number of the newest step, for a reader that has come as far as `reached`."""
+        """The number of the newest step, for a reader that has read up to `reached`."""
         newest = self._tip.refresh()
         _check_range(reached, reached, newest)
         return newest.seq
 
     def seq_of(self, commit_id: str) -> int:
-        """The number of a commit's step, after which a reader of its snapshot goes on."""
+        """The number of a commit's step; a reader of its snapshot continues after it."""
         if not is_ulid(commit_id.upper()):
             raise InputError(f"{commit_id!r} is no commit id; 'omniray history' shows them")
         found = self._lineage.commit(commit_id.upper())
@@ -81,12 +81,12 @@ class Changes:
         return found.entry.seq
 
     def between(self, after: int, through: int, types: Collection[str] | None = None) -> Iterator[Change]:
-        """The changes of the steps above one number, up to another one and in their order; of all types, or of some."""
+        """The changes of the steps after one number through another, in order; of all types, or of some."""
         for step in self.steps(after, through, types):
             yield from (Change(step.seq, step.commit_ids, step.table_key, *found) for found in self.read(step))
 
     def steps(self, after: int, through: int, types: Collection[str] | None = None) -> Iterator[TableStep]:
-        """Which tables changed in those steps, and from which version to which; no row is read."""
+        """Which tables changed in these steps, and from which version to which; no row is read."""
         newest = self._tip.refresh()
         _check_range(after, through, newest)
         keys = {t.table_key for t in self.schema} if types is None else {self.schema.type(t).table_key for t in types}
@@ -98,7 +98,7 @@ class Changes:
             pins |= step.pins
 
     def read(self, step: TableStep) -> Iterator[tuple[Kind, pa.Table]]:
-        """The rows of a step, a bounded number at a time; each id comes once."""
+        """The changed rows of a step, a bounded number at a time; each id comes once."""
         before = self._open(step.table_key, step.before, step.is_final)
         after = self._open(step.table_key, step.after, step.is_final)
         yield from difference(before, after)

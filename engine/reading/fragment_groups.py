@@ -1,6 +1,6 @@
-"""A table of a snapshot cut into groups of fragments, each of which any process may read on its own.
+"""Groups of fragments of a snapshot's table, each of which any process may read on its own.
 
-A group names the pinned version and its fragments, so it is small, it pickles, and it means the same rows wherever and
+A group names the pinned version and its fragments, so it is small and picklable, and gives the same rows wherever and
 whenever it is read.
 """
 
@@ -30,13 +30,13 @@ class FragmentGroup:
 
 
 def cut(table: Table, pin: Pin, *, is_final: bool = False, group_rows: int = GROUP_ROWS) -> list[FragmentGroup]:
-    """Cut an open table into groups of about so many rows; a larger fragment is a group of its own."""
+    """Cut an open table into groups of about `group_rows` rows; a larger fragment is a group of its own."""
     groups = grouped(table.fragments(), group_rows)
     return [FragmentGroup(table.type.table_key, pin, is_final, tuple(f.id for f in group)) for group in groups]
 
 
 def grouped(fragments: Sequence[Fragment], group_rows: int) -> Iterator[list[Fragment]]:
-    """Neighbours together, up to a number of rows that only a fragment which is larger by itself exceeds."""
+    """Group neighbouring fragments up to `group_rows` rows; only a single larger fragment exceeds them."""
     group: list[Fragment] = []
     for fragment in fragments:
         if group and sum(f.rows for f in group) + fragment.rows > group_rows:
@@ -56,6 +56,6 @@ class GroupReader:
     def read(
         self, group: FragmentGroup, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None
     ) -> pa.RecordBatchReader:
-        """The rows of a group in a stream; only the columns and rows asked for are read."""
+        """The rows of a group as a stream; only the requested columns and rows are read."""
         table = self._cache.open(group.table_key, group.pin, is_final=group.is_final)
         return table.scan(columns, where, fragments=group.fragments)

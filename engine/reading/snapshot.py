@@ -1,4 +1,4 @@
-"""One consistent cut over all tables of a branch, at its head or at any earlier commit; it stays readable for good."""
+"""A snapshot: all tables of a branch as of one commit, its head or an earlier one; it stays readable for ever."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Snapshot:
 
     @property
     def versions(self) -> dict[str, int]:
-        """The version of every table, by its key: what `expected_versions` takes."""
+        """The version of every table by its key, in the form of `expected_versions`."""
         return {key: pin.version for key, pin in sorted(self._pins.items())}
 
     def describe(self) -> dict[str, Any]:
-        """The cut as plain data: branch, commit and, for each table, its version and number of rows."""
+        """The snapshot as plain data: branch, commit and, for each table, its version and number of rows."""
         tables = [
             {"table_key": key, "version": pin.version, "row_count": pin.rows} for key, pin in sorted(self._pins.items())
         ]
@@ -58,13 +58,13 @@ class Snapshot:
         return self._pins[self.schema.type(type_name).table_key].rows
 
     def table(self, type_name: str, columns: Sequence[str] | None = None, filter: Filter | None = None) -> pa.Table:
-        """A type's rows as Arrow; only the columns and rows asked for are read."""
+        """A type's rows as Arrow; only the requested columns and rows are read."""
         return _read_all(self.reader(type_name, columns, filter))
 
     def reader(
         self, type_name: str, columns: Sequence[str] | None = None, filter: Filter | None = None
     ) -> pa.RecordBatchReader:
-        """The same in a stream, for tables larger than memory."""
+        """A type's rows as a stream, for tables larger than memory."""
         type = self.schema.type(type_name)
         if isinstance(columns, str):
             raise InputError(f"columns are a list of names: give columns=[{columns!r}]")
@@ -79,13 +79,13 @@ class Snapshot:
             raise InputError(f"can't filter {type_name} by {str(filter)!r}: {error}") from error
 
     def groups(self, type_name: str) -> list[FragmentGroup]:
-        """A type's rows in parts of about equal size, which other processes read (`partitions.GroupReader`)."""
+        """A type's rows in groups of about equal size, for other processes to read (`fragment_groups.GroupReader`)."""
         type = self.schema.type(type_name)
         pin = self._pins[type.table_key]
         return cut(self._open(type), pin, is_final=self._is_final(pin))
 
     def sql(self, query: str) -> pa.Table:
-        """Run one SELECT over the snapshot, every type a table of its name (DuckDB)."""
+        """Run one SELECT over the snapshot with DuckDB; every type is a table of its name."""
         with duckdb.connect() as connection:
             try:
                 statements = connection.extract_statements(query)
@@ -101,7 +101,7 @@ class Snapshot:
                 raise InputError(f"can't run the query: {error}") from error
 
     def export(self, type_name: str | None = None) -> Iterator[bytes]:
-        """All records, or one type's, as lines of JSON that load back; nodes come before edges."""
+        """All records, or one type's, as JSON lines that a load reads back; nodes come before edges."""
         types = [self.schema.type(type_name)] if type_name else list(self.schema)
         for type in types:
             yield from export_records(type, self._open(type).scan())
@@ -111,7 +111,7 @@ class Snapshot:
         return (by_lower[name.lower()] for name in sorted(names) if name.lower() in by_lower)
 
     def _unknown_table(self, message: str) -> str | None:
-        """Our own words for a table that there is not: DuckDB would suggest tables of its own."""
+        """Our own message for an unknown table: DuckDB would suggest tables of its own."""
         if (missing := _MISSING_TABLE.search(message)) is None:
             return None
         types = [t.name for t in self.schema]

@@ -1,8 +1,8 @@
-"""What became of a table's rows between two of its versions.
+"""The changed rows between two versions of a table.
 
-Only fragments that differ are read: those whose files one version has and the other has not, and, where the files are
-the same, the rows that only one of the two has deleted. A row that both sides hold with the same values was merely
-moved, as the fold of a tail or a compaction does, and is no change.
+Only differences between fragments are read: fragments whose files only one version has and, where the files are the
+same, the rows that only one of the two has deleted. A row with the same values on both sides was merely moved, by the
+fold of a tail or a compaction, and is no change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OFFSET = np.uint64((1 << 32) - 1)
 
 
 class Kind(StrEnum):
-    """What happened to a row."""
+    """The kind of change of a row."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -36,9 +36,9 @@ class Kind(StrEnum):
 
 
 def difference(before: Table, after: Table) -> Iterator[tuple[Kind, pa.Table]]:
-    """The rows that changed, a bounded number of them at a time; each id comes once.
+    """The changed rows, a bounded number at a time; each id comes once.
 
-    An insert and an update give the new row, a delete the old one.
+    An insert or an update gives the new row, a delete the old one.
     """
     gone, come = _only_in(before, after), _only_in(after, before)
     if not gone.rows:
@@ -55,7 +55,7 @@ def difference(before: Table, after: Table) -> Iterator[tuple[Kind, pa.Table]]:
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
-    """The ids from `low` on and below `high`; None is no bound."""
+    """The ids from `low`, inclusive, to `high`, exclusive; None is no bound."""
 
     low: str | None = None
     high: str | None = None
@@ -71,7 +71,7 @@ _ALL = _Ids()
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of a version that another lacks: whole fragments, and single rows of others by their addresses."""
+    """Rows of a version that another lacks: whole fragments, and single rows of other fragments by address."""
 
     table: Table
     fragments: tuple[int, ...]
@@ -80,7 +80,7 @@ class _Part:
     size_bytes: int
 
     def read(self, ids: _Ids = _ALL, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows within a stretch of ids, batch by batch."""
+        """The rows within a range of ids, batch by batch."""
         where = ids.where()
         if self.fragments:
             for batch in self.table.scan(columns, where, fragments=self.fragments):
@@ -95,13 +95,13 @@ class _Part:
         return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in self.read(ids))])
 
     def sample_ids(self, count: int) -> list[str]:
-        """About so many of its ids, evenly spread."""
+        """About `count` of its ids, evenly spread."""
         step = max(1, self.rows // count)
         return [id for rows in self.read(columns=[ID]) for id in rows[ID].to_pylist()[::step]]
 
 
 def _only_in(table: Table, other: Table) -> _Part:
-    """The rows of a version that are not at the same place of the same file in the other one."""
+    """The rows of a version that are not at the same position of the same file in the other one."""
     elsewhere = {fragment.files: fragment for fragment in other.fragments()}
     whole: list[int] = []
     single: list[npt.NDArray[np.uint64]] = [np.array([], np.uint64)]
@@ -134,7 +134,7 @@ def _live(table: Table, fragment: Fragment) -> npt.NDArray[np.uint64]:
 
 
 def _stretches(gone: _Part, come: _Part) -> list[_Ids]:
-    """All ids, cut into stretches of which each has few enough rows on both sides to be held at once."""
+    """All ids, cut into ranges with few enough rows on both sides to hold in memory."""
     rows, size_bytes = gone.rows + come.rows, gone.size_bytes + come.size_bytes
     count = 1 + max(rows // ROWS_AT_ONCE, size_bytes // BYTES_AT_ONCE)
     if count == 1:
@@ -144,11 +144,11 @@ def _stretches(gone: _Part, come: _Part) -> list[_Ids]:
     return [_Ids(low, high) for low, high in zip([None, *bounds], [*bounds, None], strict=True)]
 
 
-# What became of them
+# How they changed
 
 
 def _compared(gone: pa.Table, come: pa.Table) -> Iterator[tuple[Kind, pa.Table]]:
-    """Tell by id which rows came, which went, and which have other values than before."""
+    """Compare by id: which rows were inserted, deleted or updated."""
     old_ids, new_ids = gone[ID].combine_chunks(), come[ID].combine_chunks()
     found = pc.index_in(new_ids, value_set=old_ids)
     old, new = gone.take(found.drop_null()), come.filter(found.is_valid())
@@ -168,7 +168,7 @@ def _differing_rows(old: pa.Table, new: pa.Table) -> Mask:
 
 
 def _differing(old: pa.Array, new: pa.Array) -> Mask:
-    """Where two columns of one type differ; null is like null, and a float like the same bits."""
+    """Where two columns of one type differ; null equals null, and floats are compared bit by bit."""
     if pa.types.is_list(old.type) or pa.types.is_fixed_size_list(old.type):
         return _differing_lists(old, new)
     if pa.types.is_floating(old.type):

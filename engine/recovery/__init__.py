@@ -1,1 +1,1 @@
-"""What crashes and foreign writers leave: found, decided upon, finished, cleared away or repaired."""
+"""Recovery of the operations of crashed writers, and repair of tables that foreign writers changed."""

@@ -1,9 +1,9 @@
-"""Drift: tables that something other than omniray wrote to, found by what their versions are called and hold.
+"""Drift: finds tables that a foreign writer wrote to, by the names and contents of their versions.
 
-Two things can have happened. The foreign writer is *ahead*: versions beyond the one that the graph pins. Or it has
-*taken* a name: it committed while a pinned version had only its staging name, and now that version's final name holds
-the foreign manifest. HEAD is read before the line, else a version that was committed in between would look foreign;
-names are told apart by the transaction that the bytes under them name. Nothing here writes.
+Two things can have happened. The foreign writer is *ahead*: it made versions beyond the one that the graph pins. Or it
+has *taken* a name: it committed while a pinned version had only its own name, and now that version's final name holds
+the foreign manifest. HEAD is read before the line, else a version committed in between would look foreign; manifests
+are told apart by the transaction that they name. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOKS_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A pinned version of one table whose Phase D is not known to be through, and what its final name holds."""
+    """A pinned version of one table whose Phase D is not known to be finished, and the state of its final name."""
 
     pin: Pin
     commits: tuple[str, ...]
@@ -37,7 +37,7 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class DriftedTable:
-    """A table that drifted, seen from the newest object of the line. `unfinished` are in the line's order."""
+    """A drifted table, seen from the newest object of the line. `unfinished` are in the line's order."""
 
     type: ElementType
     kind: TableClass
@@ -60,28 +60,28 @@ class DriftedTable:
 
     @property
     def commits_at_stake(self) -> tuple[str, ...]:
-        """The acknowledged commits that plain Lance can't see because of it: from the first name taken on."""
+        """The acknowledged commits that plain Lance can't see because of it: from the first taken name on."""
         first = next((n for n, one in enumerate(self.unfinished) if one.final_name is FinalName.FOREIGN), None)
         return () if first is None else tuple(commit for one in self.unfinished[first:] for commit in one.commits)
 
     @property
     def foreign_versions(self) -> tuple[int, ...]:
-        """The numbers that hold what the foreign writer wrote, as far as they can be told."""
+        """The versions that the foreign writer wrote, as far as known."""
         return (*(one.pin.version for one in self.taken), *range(self.pin.version + 1, self.head + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The drifted tables among those looked at, and the line as it was when they were found to be so."""
+    """The drifted tables among the examined ones, and the line at the time of the look."""
 
     newest: CommitObject
-    unfinished: tuple[CommitObject, ...]  # the objects whose Phase D is not known to be through, oldest first
+    unfinished: tuple[CommitObject, ...]  # the objects whose Phase D is not known to be finished, oldest first
     drifted: tuple[DriftedTable, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignVersion:
-    """One version that a foreign writer made. `rows_before` is None where the version before it is gone."""
+    """One version that a foreign writer made. `rows_before` is None if the version before it is gone."""
 
     version: int
     operation: str
@@ -94,7 +94,7 @@ class ForeignVersion:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What a foreign writer did to one table, as `omniray repair` shows it."""
+    """The changes of a foreign writer to one table, as `omniray repair` shows them."""
 
     table_key: str
     kind: TableClass
@@ -109,13 +109,13 @@ class Drift:
 
 
 def sight(branch: OpenBranch, newest: Callable[[], CommitObject], table_keys: Iterable[str]) -> Sighting:
-    """Find out which of the tables have drifted; `newest` reads the line's newest object when it is called.
+    """Find out which of the tables have drifted; `newest` reads the line's newest object.
 
-    From an object that is not the newest any more, a version whose Phase D ran meanwhile may seem to be nowhere. So
-    that is believed only of the newest object.
+    Seen from an older object, a version whose Phase D ran meanwhile may seem lost. So a loss is reported only if the
+    object is still the newest.
     """
     wanted = [_known(branch, table_key) for table_key in table_keys]
-    if not branch.branch.is_main:  # its versions have no names that a foreign writer could take
+    if not branch.branch.is_main:  # versions of other branches have no final names to take
         return Sighting(newest(), (), ())
     for _ in range(LOOKS_MAX):
         named_through = branch.manifest.folded().named_through  # before HEAD: these names are final by then
@@ -172,13 +172,13 @@ def _unfinished(store: ObjectStore, table_key: str, objects: Iterable[CommitObje
 
 
 def _facts(branch: OpenBranch, pin: Pin, head: int, is_final: bool, unfinished: Sequence[Unfinished]) -> TableFacts:
-    """The facts of the newest pin; a name that was taken from an older one counts as taken from it."""
+    """The facts of the newest pin; a taken name of an older pin counts as its own."""
     names = [one.final_name for one in unfinished]
     if FinalName.FOREIGN in names:
         name = FinalName.FOREIGN
     elif names:
         name = names[-1]
-    else:  # HEAD was read before the line: a version that came in between is beyond it
+    else:  # HEAD was read before the line: a version committed in between is beyond HEAD
         name = FinalName.OURS if head >= pin.version else observe_final_name(branch.store, pin)
     if name is not FinalName.ABSENT or is_final:
         return TableFacts(pin.version, head, name, has_own_name=False)
@@ -189,7 +189,7 @@ def _facts(branch: OpenBranch, pin: Pin, head: int, is_final: bool, unfinished: 
 
 
 def describe(versions: VersionReader, table: DriftedTable) -> Drift:
-    """Read what the foreign versions of a table did."""
+    """Read the changes that the foreign versions of a table made."""
     newest = versions.open_foreign(table.type, table.pin.path, table.head or table.foreign_versions[0])
     numbers = sorted({number for version in table.foreign_versions for number in (version - 1, version)})
     facts = {one.version: one for one in versions.describe(newest, numbers)}

@@ -1,7 +1,7 @@
-"""Whether rows that a foreign writer left in tables may become the graph's.
+"""Decides whether the rows of a foreign writer may be adopted.
 
-They are judged as a load that overwrites those tables with all of their rows would be: every value, every id, and every
-rule over several rows, in the whole graph. The first thing that is wrong refuses all of them; nothing is mended here.
+They are judged like a load that overwrites their tables: every value, every id, and every rule over several rows, in
+the whole graph. The first violation refuses all of them; nothing is corrected here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADVICE = "mend the table with what wrote it and try again, or set the change asi
 
 
 def refuse_unfit(schema: Schema, foreign: Iterable[Table], state: PinnedState) -> None:
-    """Raise unless the graph at `state` may have these tables' rows in place of its own."""
+    """Raise unless the rows of these tables may replace those of the graph at `state`."""
     with KeyLog(schema) as log:
         for table in foreign:
             _refuse_other_shape(table, state.table(table.type.table_key))
@@ -39,7 +39,7 @@ def refuse_unfit(schema: Schema, foreign: Iterable[Table], state: PinnedState) -
 
 
 def _refuse_other_shape(foreign: Table, pinned: Table) -> None:
-    """Later writes lay their files beside the foreign ones: columns, their ids and the file format must be the same."""
+    """Refuse other columns, field ids or file formats: later writes add their files beside the foreign ones."""
     before, after = pinned.dataset, foreign.dataset
     if after.lance_schema != before.lance_schema:
         what = f"its schema changed to {', '.join(f'{f.name}: {f.type}' for f in after.schema)}"
@@ -54,7 +54,7 @@ def _refuse_other_shape(foreign: Table, pinned: Table) -> None:
 
 
 def _take(log: KeyLog, table: Table) -> None:
-    """Check the values of all rows and log their keys. All have an id: Lance reads no null where a column has none."""
+    """Check the values of all rows and log their keys. Ids are never null: their column is not nullable."""
     for raw in _raw(table):
         conformed, rejections = conform(raw)
         if rejections:

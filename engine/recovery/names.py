@@ -1,11 +1,11 @@
-"""Final names that a foreign writer took, given back to the versions which the line pins.
+"""Gives final names that a foreign writer took back to the versions that the line pins.
 
 A foreign commit between a write's Phase C and its Phase D finds the next number free and takes it. The write was
-acknowledged and its manifest is there, under its own name; so the foreign manifest is copied aside and the final
-name is overwritten. Overwriting is safe where deleting is not: for a number that the line pins there is one right
-content for ever, so a process that slept before its put, and wakes when the name was given back long ago, writes the
-same bytes once more. A delete by such a process would take away a name that belongs to somebody by then. Only a repair,
-which a person asked for, overwrites; Phase D itself only ever puts what is absent.
+acknowledged and its manifest exists under its own name; so the foreign manifest is copied aside and the final name is
+overwritten. Overwriting is safe where deleting is not: a number that the line pins has one right content for ever, so
+a process that was paused before its put writes the same bytes again, even long after the name was given back. A delete
+by a paused process could remove a name that is in use again. Only a repair, which a person asked for, overwrites;
+Phase D itself only ever puts if absent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omniray.engine.tables.version_names import final_path, history_path, manife
 
 
 def reclaim(branch: OpenBranch, table: DriftedTable) -> list[str]:
-    """Give all unfinished versions of a table their final names, in the line's order; returns what was put aside."""
+    """Give all unfinished versions of a table their final names, in the line's order; returns the paths set aside."""
     aside: list[str] = []
     for one in table.unfinished:
         aside += _overwrite_foreign(branch, table.table_key, one.pin)
@@ -32,7 +32,7 @@ def reclaim(branch: OpenBranch, table: DriftedTable) -> list[str]:
 
 
 def _overwrite_foreign(branch: OpenBranch, table_key: str, pin: Pin) -> list[str]:
-    """Overwrite what is not ours, under the final name or, if it has been moved there meanwhile, in the history."""
+    """Overwrite a foreign manifest under the final name or, if it has been moved meanwhile, in the history."""
     aside: list[str] = []
     for path in (final_path(pin.path, pin.version), history_path(pin.path, pin.version)):
         found = branch.store.get(path)
@@ -59,9 +59,9 @@ def _own_bytes(branch: OpenBranch, table_key: str, pin: Pin) -> bytes:
 
 
 def _put_aside(store: ObjectStore, pin: Pin, manifest: bytes) -> str:
-    """Keep a foreign manifest, in a folder named after its content: a repair that begins again keeps it once.
+    """Copy a foreign manifest to a folder named after its content, so that a repeated repair keeps it once.
 
-    It has a manifest's name still, so that Lance can read it and the sweep spares the files that it refers to.
+    It keeps a manifest's name, so that Lance can read it and the sweep spares the files that it refers to.
     """
     digest = hashlib.sha256(manifest).hexdigest()[:16]
     path = f"{pin.path}/_aside/{digest}/{manifest_name(pin.version)}"

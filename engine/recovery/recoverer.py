@@ -1,15 +1,15 @@
-"""Recovery: finds operations that their owners left, and finishes them or clears them away.
+"""Recovery: finds the operations of dead owners, and rolls them forward or back.
 
-    observe    read what is durable: HEAD of the tables, then the line, then the names of pinned versions
+    observe    read durable facts: HEAD of the tables, then the line, then the names of pinned versions
     decide     pure, in `rules.py`
     apply      roll forward: Phase D of everything above `finalised_through`, in order
-               roll back: delete what was staged; there is nothing to restore
+               roll back: delete the staged files; there is nothing to restore
     record     one `Recovery` per operation in the line, folded into the audit table
     forget     delete the sidecar, last
 
-An operation is discarded only after the epoch was raised and the line read up to there: whatever its owner still puts
-is refused, so a mistaken belief that somebody is dead costs a retry and nothing else. Killed anywhere, the next
-recovery does the rest; any number of them may run at once.
+An operation is discarded only after the epoch was raised and the line read up to there: its owner is fenced, so an
+owner that was mistaken for dead loses an attempt and nothing else. If a recovery is killed at any point, the next one
+completes it; any number of them may run at once.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ SETTLED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What one run of the recovery did: operation ids by what became of them."""
+    """The result of one recovery: operation ids by outcome."""
 
     rolled_forward: tuple[str, ...] = ()
     rolled_back: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()  # of owners that live, or have time yet
+    left: tuple[str, ...] = ()  # of owners that live, or are within the grace period
     awaiting_repair: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One sidecar with what was decided about it."""
+    """One sidecar with the decision about it."""
 
     sidecar: Sidecar
     decision: Decision
@@ -76,9 +76,9 @@ class _Case:
 
 
 class Recoverer:
-    """Recovers the operations of one branch on behalf of one owner of its line; those of others are not its business.
+    """Recovers the operations of one branch on behalf of one owner of its line, and no others.
 
-    A sidecar is judged on its own line, lineage and epoch: another line says nothing about it.
+    A sidecar is judged by its own line, lineage and epoch: another line says nothing about it.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Recoverer:
         self._looked_at = now()
 
     def is_look_due(self) -> bool:
-        """Whether a write should look for operations that were left; writes in quick succession need not all look."""
+        """Whether a write should look for operations of dead writers; of writes in quick succession, few look."""
         return not 0 <= self._now() - self._looked_at < LOOK_EVERY_S
 
     def look(self) -> list[Sidecar]:
-        """Operations whose owner is gone. What has only just begun is not read: most of it is under way."""
+        """Operations whose owner is gone. Very young ones are not read: most of them are under way."""
         self._looked_at = self._now()
         settled_ms = (self._now() - SETTLED_S) * 1000
         listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
@@ -125,14 +125,14 @@ class Recoverer:
         return self._apply(tip, cases, left)
 
     def landed(self, newest: CommitObject) -> list[str]:
-        """The owner's own operations that are in the line: only Phase D of them is left."""
+        """The owner's own operations that are in the line: only their Phase D is left."""
         found = self._own_sidecars(self._sidecars.listed())
         own = [s for s in found if self._owns(s, newest)]
         named = self._named(own, newest)
         return [s.operation_id for s in own if s.operation_id in named]
 
     def _own_sidecars(self, operation_ids: Sequence[str]) -> list[Sidecar]:
-        """Those of this branch; main takes those of nobody, too: whose content is lost, or whose graph never came."""
+        """The sidecars of this branch; main also takes unreadable ones, and those of graphs that were never created."""
         branch = self._branch.branch
         return [
             sidecar
@@ -148,7 +148,7 @@ class Recoverer:
     # Observe
 
     def _examine(self, tip: LineEnd, sidecars: Sequence[Sidecar]) -> list[_Case]:
-        """HEAD is read before the line, so that only a foreign writer can be ahead of what the line then pins."""
+        """Decide about each sidecar. HEAD is read before the line, so that only a foreign writer can be ahead of it."""
         tables = {table.table_key: table for sidecar in sidecars for table in sidecar.tables}
         heads = {key: self._head(table) for key, table in tables.items()}
         newest = tip.refresh()
@@ -157,14 +157,14 @@ class Recoverer:
         return [self._case(sidecar, newest, facts, named=sidecar.operation_id in named) for sidecar in sidecars]
 
     def _head(self, table: SidecarTable) -> int:
-        """The newest version with a final name; versions of other branches than main have none."""
+        """The newest version with a final name, 0 on branches other than main: their versions have none."""
         return old_versions.newest_version(self._store, table.table_path) if self._branch.branch.is_main else 0
 
     def _observe_table(self, newest: CommitObject, table_key: str, head: int) -> TableFacts:
-        """Names are looked for as own, final, then own again, since Phase D may run meanwhile."""
+        """Look for a table's names in the order own, final, own again, since Phase D may run meanwhile."""
         pin = newest.pins[table_key]
         own = own_path(pin, self._branch.graph_id)
-        if pin.line != self._branch.graph_id:  # of another branch than main: the final name of its number is main's
+        if pin.line != self._branch.graph_id:  # not main's: the final name of this number belongs to main
             return TableFacts(pin.version, head, FinalName.ABSENT, has_own_name=self._store.get(own) is not None)
         if newest.is_final(pin):
             return TableFacts(pin.version, head, FinalName.OURS, has_own_name=False)
@@ -175,7 +175,7 @@ class Recoverer:
         return TableFacts(pin.version, head, final, has_own_name)
 
     def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], *, named: bool) -> _Case:
-        is_own_line = sidecar.line == newest.line  # else it is of a graph that can't come to be any more
+        is_own_line = sidecar.line == newest.line  # else it belongs to a graph that can't be created any more
         epoch = epoch_of(sidecar.epoch, newest.epoch) if is_own_line else Epoch.PAST
         operation = OperationFacts(
             named=named,
@@ -189,14 +189,14 @@ class Recoverer:
         return _Case(sidecar, decide(operation, classes.values()), classes)
 
     def _owns(self, sidecar: Sidecar, newest: CommitObject) -> bool:
-        """Whether the sidecar is the owner's own. A lease is its load's, whoever owned the line when it began."""
+        """Whether the sidecar is the owner's own. A lease belongs to its load, whatever the line's owner was."""
         is_of_owner = (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
         return self._owner != EMBEDDED and is_of_owner and sidecar.kind != STAGING
 
     def _named(self, sidecars: Sequence[Sidecar], newest: CommitObject) -> set[str]:
-        """Which of these very operations are in the line or the lineage; another attempt of the same write is not it.
+        """Which of these operations are in the line or the lineage; another attempt of the same write does not count.
 
-        By one look for all of them: each reads the manifest and all that is not folded.
+        One look-up for all of them, since each look-up reads the manifest and all objects that are not folded.
         """
         commit_ids = {intent.commit_id for sidecar in sidecars for intent in sidecar.intents}
         found = {entry.op_id for entry in self._lineage.find_all(commit_ids, newest).values()}
@@ -241,7 +241,7 @@ class Recoverer:
         return RecoveryReport(_ids(forward), _ids(back), left, _ids(awaiting))
 
     def _finish_phase_d(self, tip: LineEnd) -> frozenset[str]:
-        """Finish what has landed; tables that a foreign writer holds up are returned, and hold up nobody else."""
+        """Finish Phase D of landed operations; returns the drifted tables, which do not block the others."""
         self._finaliser.notice(tip.newest)
         try:
             self._finaliser.flush()
@@ -250,11 +250,11 @@ class Recoverer:
         return frozenset(self._finaliser.drifted())
 
     def _renamed(self, forward: list[_Case]) -> list[_Case]:
-        """Those whose versions have final names by now; a branch's versions have one name, for good."""
+        """The operations whose versions have final names now; on other branches than main, versions keep their own."""
         return forward if self._branch.branch.is_main else []
 
     def _clear_staging(self, sidecar: Sidecar) -> None:
-        """Delete the versions that an operation staged: it never happened, or they have their final names.
+        """Delete the own names of an operation's versions: it did not land, or they have their final names.
 
         Their names follow from the sidecar, so nothing is listed.
         """
@@ -264,15 +264,15 @@ class Recoverer:
             self._store.delete(f"{folder}/{manifest_name(table.expected_version + 1)}")
             self._store.delete_empty_folders(folder)
             reach(Point.RECOVERY_AFTER_VERSION)
-        if sidecar.line not in (self._branch.branch.ulid, ""):  # of a graph that never came to be
+        if sidecar.line not in (self._branch.branch.ulid, ""):  # of a graph that was never created
             self._store.delete(CommitLog(self._store, BranchId(MAIN, sidecar.line)).path(1))
 
     def _main_line(self, sidecar: Sidecar) -> str:
-        """The main line of the sidecar's graph: of one that never came to be, its own."""
+        """The main line of the sidecar's graph; for a graph that was never created, the sidecar's own line."""
         return sidecar.line if sidecar.kind == create_graph.KIND else self._branch.graph_id
 
     def _record(self, tip: LineEnd, cases: Sequence[_Case]) -> bool:
-        """Record each operation that is not recorded yet, and have it folded; False if the line has another owner."""
+        """Record each operation that is not recorded yet, and fold the record; False if the line has another owner."""
         if not cases:
             return True
 
@@ -280,7 +280,7 @@ class Recoverer:
         recorded = self._lineage.recorded(_ids(cases), known)
 
         def build(newest: CommitObject) -> Remark | None:
-            """Quick, since live writers race for the same number: what was looked up is not looked up again."""
+            """Repeats no look-up, since live writers race for the same number."""
             if newest.owner != self._owner:
                 return None
             since = {r.operation_id for obj in self._lineage.since(known, newest) for r in obj.recoveries}
@@ -318,7 +318,7 @@ class Recoverer:
 
 
 def _is_fenced(sidecar: Sidecar, epoch: int) -> bool:
-    """Whether an operation is of a coordinator's former life, which commits nothing more, whether it lives or not."""
+    """Whether an operation is of an earlier epoch's coordinator, which can't commit any more, dead or alive."""
     return sidecar.kind != STAGING and sidecar.owner != EMBEDDED and sidecar.epoch < epoch
 
 
@@ -331,5 +331,5 @@ def _facts(outcomes: Mapping[str, str]) -> str:
 
 
 def _began_ms(operation_id: str) -> int:
-    """When an operation began: a ULID starts with its time."""
+    """When an operation began: a ULID starts with its creation time."""
     return int(ULID.from_str(operation_id).milliseconds)

@@ -1,11 +1,11 @@
-"""Repair of tables that something other than omniray wrote to: show it, adopt it, or set it aside. Never by itself.
+"""Repairs tables that a foreign writer changed: shows, adopts or discards the changes. Never runs by itself.
 
-    adopt     the foreign rows become a commit of their own, once they are found to keep every rule of the graph
-    discard   the tables hold what the graph acknowledged; foreign versions stay where they are, below a newer one
+    adopt     the foreign rows become a commit of their own, if they keep every rule of the graph
+    discard   the tables hold the acknowledged rows again; foreign versions stay in place, below a newer one
 
 Both end in operations like any other: a sidecar, one object of the line, Phase D. Names that a foreign writer took are
-given back apart from that (`names.py`): it is recorded in the line first, so that it can't happen silently, and may
-be done any number of times. So a repair that was killed is finished by running it again.
+given back separately (`names.py`): this is recorded in the line first, so that it can't happen silently, and may be
+done any number of times. So a repair that was killed is finished by running it again.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ ROUNDS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was found, and what was done about it; no commit where names were given back and nothing more."""
+    """The drift found and the repair done; without a commit if only names were given back."""
 
     found: tuple[Drift, ...]
     commit_id: str | None = None
-    versions: Mapping[str, int] = field(default_factory=dict)  # by table: what the commit pins
-    aside: tuple[str, ...] = ()  # where foreign manifests lie whose names were given back
+    versions: Mapping[str, int] = field(default_factory=dict)  # by table: the version that the commit pins
+    aside: tuple[str, ...] = ()  # paths of foreign manifests whose names were given back
 
 
 class Repair:
-    """Repairs the tables of one branch; the tip is its own."""
+    """Repairs the tables of one branch; the line end is not shared."""
 
     def __init__(self, branch: OpenBranch, tip: Tip, finaliser: Finaliser, attempts: Attempts, *, owner: str) -> None:
         self._branch, self._tip, self._finaliser, self._attempts = branch, tip, finaliser, attempts
@@ -61,11 +61,11 @@ class Repair:
         self._owner = owner
 
     def inspect(self, tables: Sequence[str] | None = None) -> tuple[Drift, ...]:
-        """What foreign writers did to these tables, or to any; nothing is written."""
+        """The changes of foreign writers to these tables, or to all; nothing is written."""
         return tuple(describe(self._versions, table) for table in self._sight(tables).drifted)
 
     def discard(self, tables: Sequence[str] | None = None, *, actor: str = "") -> RepairReport:
-        """Make the tables hold what the graph acknowledged, whatever was written behind its back."""
+        """Make the tables hold the acknowledged rows again, whatever a foreign writer wrote."""
         found = self.inspect(tables)
         aside: dict[str, None] = {}
         landed: CommitObject | None = None
@@ -83,7 +83,7 @@ class Repair:
         raise _still_written(tables)
 
     def adopt(self, tables: Sequence[str] | None = None, *, actor: str = "") -> RepairReport:
-        """Make the foreign rows of the tables a commit of the graph, all at once, or raise for what is wrong."""
+        """Commit the foreign rows of the tables, all in one commit, or raise the first violation."""
         found = self.inspect(tables)
         judged: _Judged | None = None
         for _ in range(ROUNDS_MAX):
@@ -106,7 +106,7 @@ class Repair:
     # Discarding
 
     def _record(self, taken: Sequence[DriftedTable], actor: str) -> None:
-        """Say in the line that the names of these tables are given back, once, however often that is begun."""
+        """Record in the line that the names of these tables are given back, once, however often it is tried."""
 
         def build(newest: CommitObject) -> Remark | None:
             refuse_stranger(self._owner, newest)
@@ -124,7 +124,7 @@ class Repair:
             self._finaliser.notice(landed)
 
     def _is_recorded(self, table: DriftedTable, newest: CommitObject) -> bool:
-        """Whether an object after the newest name that was taken says so; Phase D is held up below such an object."""
+        """Whether an object after the newest taken name records it; Phase D is blocked below such an object."""
         since = table.taken[-1].pin.since
         return any(
             recovery.recovery_kind == DISCARDED and table.table_key in recovery.outcomes
@@ -134,7 +134,7 @@ class Repair:
         )
 
     def _restore(self, seen: Sighting, actor: str) -> CommitObject | None:
-        """Commit, on top of each HEAD, a version that holds what the pin does; None if something moved meanwhile."""
+        """Commit, on top of each HEAD, a version with the pinned rows; None if the line or a table moved meanwhile."""
         changes = {table.table_key: Restore(table.pin, table.head) for table in seen.drifted}
         return self._commit(seen.newest, changes, actor)
 
@@ -156,7 +156,7 @@ class Repair:
     def _commit(self, base: CommitObject, changes: Mapping[str, TableChange], actor: str) -> CommitObject | None:
         """Commit as the object after `base`; None if the line, or a table, moved meanwhile.
 
-        The commit has the operation's id: a repair is one operation, and asks nobody to try it again.
+        The commit has the operation's id: a repair is one operation, and is not retried under the same id.
         """
         write = SystemWrite(new_ulid(), KIND, Author(actor))
         attempt = self._attempts.announce(base, KIND, [SidecarIntent(write.commit_id, actor)], changes)
@@ -185,7 +185,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """Foreign versions that were found fit, beside the tables as one object pins them."""
+    """Foreign versions that were found valid, and the object whose pins they were judged on."""
 
     base: CommitObject
     foreign: Mapping[str, Table]
@@ -205,7 +205,7 @@ def _report(found: tuple[Drift, ...], landed: CommitObject | None = None, aside:
 
 
 def _refuse_taken(drifted: Iterable[DriftedTable]) -> None:
-    """A foreign version in the place of a pinned one can't be adopted: it was not built on what it would replace."""
+    """Refuse to adopt a foreign version in the place of a pinned one: it was not built on that version."""
     for table in drifted:
         if table.is_taken:
             raise TableDrift(

@@ -1,8 +1,8 @@
-"""What a recovery makes of an operation that somebody left: pure functions from durable facts to one decision.
+"""The rules of recovery: pure functions from the durable facts of an operation to one decision.
 
-    facts      what is in the store about a sidecar's operation and its tables (`recoverer.py` observes them)
-    classify   what became of each table
-    decide     what to do about the operation as a whole
+    facts      the state of a sidecar's operation and its tables in the store (`recoverer.py` observes it)
+    classify   the state of each table
+    decide     the action for the operation as a whole
 
 `IncompletePhaseB`, which other systems know, cannot occur: one object commits all tables, so either all of the
 operation's versions are in the line or none is.
@@ -18,10 +18,10 @@ from omniray.engine.tables.final_names import FinalName
 
 
 class TableClass(StrEnum):
-    """What became of one table of an operation."""
+    """The state of one table of an operation."""
 
-    NO_MOVEMENT = "NoMovement"  # no object names the operation: it never happened
-    ROLLED_PAST_EXPECTED = "RolledPastExpected"  # an object names it: it happened, Phase D may be unfinished
+    NO_MOVEMENT = "NoMovement"  # no object names the operation: it did not land
+    ROLLED_PAST_EXPECTED = "RolledPastExpected"  # an object names it: it landed, Phase D may be unfinished
     UNEXPECTED_AT_P1 = "UnexpectedAtP1"  # HEAD is one past the pin, by a transaction that no object names
     UNEXPECTED_MULTISTEP = "UnexpectedMultistep"  # HEAD is several past it
     FINAL_NAME_TAKEN = "FinalNameTaken"  # the pinned version's final name holds another transaction
@@ -30,7 +30,7 @@ class TableClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """One table: what the newest object pins, the names which that version has, and HEAD, read before the line."""
+    """One table: the version that the newest object pins, the names of that version, and HEAD, read before the line."""
 
     pin: int
     head: int
@@ -39,9 +39,9 @@ class TableFacts:
 
 
 class Epoch(StrEnum):
-    """The sidecar's epoch, seen from the line's."""
+    """The sidecar's epoch, relative to the line's."""
 
-    PAST = "past"  # whatever its owner puts is refused
+    PAST = "past"  # its owner is fenced
     CURRENT = "current"
     FUTURE = "future"
 
@@ -51,28 +51,28 @@ class OperationFacts:
     """One operation, as the line and its sidecar show it."""
 
     named: bool  # by an object of the line, or in the lineage
-    gone: bool  # its owner is known to be dead, or was given its time
+    gone: bool  # its owner is known to be dead, or the grace period has passed
     epoch: Epoch
     may_put: bool  # whether the line is ours to extend: it is shared, or we own it
-    own: bool  # the sidecar is of the owner that we are, in its current epoch
+    own: bool  # the sidecar belongs to our owner, in its current epoch
     staging_only: bool  # a load that staged files and had not begun to commit
 
 
 class Decision(StrEnum):
-    LEAVE = "leave"  # to its owner, or to whoever may extend the line
-    FORGET = "forget"  # nothing to undo and nothing to tell
+    LEAVE = "leave"  # to its owner, or to the line's owner
+    FORGET = "forget"  # nothing to undo and nothing to record
     RAISE_FIRST = "raise_first"  # fence its owner, then read the line and decide again
     ROLL_FORWARD = "roll_forward"
     ROLL_BACK = "roll_back"
-    AWAIT_REPAIR = "await_repair"  # it happened, and a foreign writer stands in the way of Phase D
-    ABORT = "abort"  # something that the graph pins is lost: keep everything
+    AWAIT_REPAIR = "await_repair"  # it landed, and a foreign writer blocks Phase D
+    ABORT = "abort"  # a pinned version or an object of the line is lost: keep everything
 
 
 RECORDED_AS: Mapping[Decision, str] = {Decision.ROLL_FORWARD: "RolledForward", Decision.ROLL_BACK: "RolledBack"}
 
 
 def classify(named: bool, table: TableFacts) -> TableClass:
-    """What became of one table; what stands in the way of the graph comes before what the operation did."""
+    """The state of one table; loss and drift come before the outcome of the operation."""
     if table.final_name is FinalName.ABSENT and not table.has_own_name:
         return TableClass.INVARIANT_VIOLATION
     if table.final_name is FinalName.FOREIGN:
@@ -85,7 +85,7 @@ def classify(named: bool, table: TableFacts) -> TableClass:
 
 
 def decide(operation: OperationFacts, classes: Iterable[TableClass]) -> Decision:
-    """One decision for the whole operation. A foreign writer ahead of a pin is the drift guard's matter, not ours."""
+    """One decision for the whole operation. A foreign writer ahead of a pin only matters to later writes."""
     found = set(classes)
     if not operation.gone or not operation.may_put or operation.own:
         return Decision.LEAVE

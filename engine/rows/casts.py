@@ -1,7 +1,7 @@
-"""Casts: one column of a source to the physical type of a property, and which rows of it do not fit.
+"""Casts a source column to the physical type of a property, and marks the rows that do not fit.
 
 Everything is decided by masks over whole columns. A value that does not fit becomes null and is marked, so that one
-bad row costs no more than a good one. Typing is strict: a bool is no number, a number is no text.
+bad row costs no more than a good one. Typing is strict: a bool is not a number, a number is not text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def item_type(type: ListType | VectorType) -> ScalarType:
 
 
 def nest(items: Cast, lengths: pa.Int32Array, type: ListType | VectorType) -> Cast:
-    """Put cast items back into lists of the given lengths (null for no list); one bad or null item spoils its list."""
+    """Put cast items back into lists of the given lengths (null: no list); a list with a bad or null item is bad."""
     bad_items = mask_of(pc.is_null(items.values)) if items.values.null_count else None
     bad_items = either(bad_items, items.bad)
     if isinstance(type, VectorType):
@@ -118,7 +118,7 @@ def _to_integer(array: pa.Array, target: pa.DataType) -> Cast:
         inside = pc.and_(pc.greater_equal(array, float(low)), pc.less(array, float(high + 1)))
         fits = pc.and_(inside, pc.equal(pc.floor(array), array))
     elif pa.types.is_decimal(array.type):
-        if array.type.scale > 0:  # room for what is rounded up, and to stand beside a number of another scale
+        if array.type.scale > 0:  # room for rounding up, and for comparing with a number of another scale
             array = array.cast(pa.decimal256(76, array.type.scale))
         least, greatest = pa.scalar(Decimal(low)), pa.scalar(Decimal(high))
         inside = pc.and_(pc.greater_equal(array, least), pc.less_equal(array, greatest))
@@ -154,10 +154,10 @@ def _to_date(array: pa.Array, target: pa.DataType) -> Cast:
 
 
 def _to_datetime(array: pa.Array, target: pa.DataType) -> Cast:
-    """A time without a zone is taken as UTC; what is finer than a microsecond is cut off."""
+    """Cast to UTC microseconds: a time without a zone is taken as UTC, finer digits are cut off."""
     if is_text(array.type):
         read = _where(is_datetime(array), array, to_datetimes)
-        inside = _where(_in_calendar(read.values), read.values)  # a zone may carry a time out of the last year
+        inside = _where(_in_calendar(read.values), read.values)  # converting a zone to UTC may leave the year 9999
         return Cast(inside.values, either(read.bad, inside.bad))
     if pa.types.is_date(array.type):
         return _where(_in_calendar(array), array, lambda days: days.cast(pa.timestamp("us")).cast(target))
@@ -192,34 +192,34 @@ _CAST_OF_SCALAR: Mapping[Scalar, Callable[[pa.Array, pa.DataType], Cast]] = {
 
 
 def integer_bounds(type: pa.DataType) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """The smallest and the largest value of an integer type."""
     if pa.types.is_signed_integer(type):
         return -(1 << type.bit_width - 1), (1 << type.bit_width - 1) - 1
     return 0, (1 << type.bit_width) - 1
 
 
 def mask_of(array: pa.BooleanArray) -> Mask:
-    """An Arrow mask as numpy has it; null is false."""
+    """An Arrow mask as a NumPy mask; null becomes false."""
     mask: Mask = array.fill_null(False).to_numpy(zero_copy_only=False)
     return mask
 
 
 def either(left: Mask | None, right: Mask | None) -> Mask | None:
-    """The union of two masks, of which None marks nothing."""
+    """The union of two masks; None marks nothing."""
     if left is None or right is None:
         return right if left is None else left
     return left | right
 
 
 def _between(array: pa.Array, low: int, high: int) -> pa.BooleanArray:
-    """Which integers lie within the bounds; bounds that their type can't even reach are no bounds."""
+    """Which integers lie within the bounds; a bound outside the range of their type is ignored."""
     least, greatest = integer_bounds(array.type)
     low, high = pa.scalar(max(low, least), array.type), pa.scalar(min(high, greatest), array.type)
     return pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
 
 
 def _in_calendar(array: pa.Array) -> pa.BooleanArray:
-    """Which dates or times lie in the years 1 to 9999, the ones that every reader of a calendar knows."""
+    """Which dates or times lie in the years 1 to 9999, which every calendar library supports."""
     if pa.types.is_date32(array.type):
         return _between(array.view(pa.int32()), _DAY_MIN, _DAY_MAX)
     day = _TICKS_OF_DAY["ms" if pa.types.is_date64(array.type) else array.type.unit]
@@ -243,7 +243,7 @@ def _none_fit(array: pa.Array, target: pa.DataType) -> Cast:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The same values without a wrapping that only concerns storage."""
+    """The same values without an extension type or encoding that only concerns storage."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if pa.types.is_dictionary(array.type):

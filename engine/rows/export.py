@@ -1,4 +1,4 @@
-"""Rows as records of JSON, one a line, in the shapes that a load reads back to the same rows."""
+"""Exports rows as JSON records, one per line, which a load reads back to the same rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType
 
 
 def export_records(type: ElementType, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Encode batches of a type's rows. Ids are given where they can't be derived: for edges and keyless nodes."""
+    """Encode batches of a type's rows. Ids are included where they can't be derived: for edges and keyless nodes."""
     encoder = msgspec.json.Encoder(enc_hook=_plain)
     with_id = isinstance(type, EdgeType) or not type.key
     for batch in batches:
@@ -30,7 +30,7 @@ def _record(type: ElementType, row: dict[str, Any], *, with_id: bool) -> dict[st
 
 
 def plain_value(value: Any) -> Any:
-    """A property's value in the form that JSON has for it, and that a load reads back."""
+    """A property's value in its JSON form, which a load reads back."""
     match value:
         case bytes():
             return "base64:" + base64.b64encode(value).decode()

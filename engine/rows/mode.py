@@ -1,4 +1,4 @@
-"""What a write means to do to the tables it touches."""
+"""The mode of a write: append, merge or overwrite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """How the rows of a write meet the rows that a table has already."""
+    """How the rows of a write are combined with the existing rows of a table."""
 
     APPEND = "append"
     MERGE = "merge"

@@ -1,7 +1,7 @@
-"""What a write says, as one hash: tells an id that is sent again from one that is used for something else.
+"""The payload hash of a load: tells a repeated write from another write that reuses its id.
 
-Only what the caller wants done counts, not who asks, when, or in which spelling the data came. The hash is kept in the
-lineage for as long as the id may be asked for, so what is hashed here never changes: it is part of the storage format.
+It covers the requested change only, not the author, the time or the format of the source. The lineage keeps the hash as
+long as the id may be looked up, so what is hashed here never changes: it is part of the storage format.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from omniray.engine.schema.types import ElementType, EnumType, Scalar
 
 
 class LoadPayload:
-    """Hashes the rows of a load as they pass by, before ids are minted; how they are cut into batches is no matter.
+    """Hashes the rows of a load as a stream, before ids are minted; the hash does not depend on batch boundaries.
 
-    Each column of a table is a few streams of bytes, from which its values could be read back. A stream is hashed on
-    its own, so wherever one batch ends and the next begins, it stays the same.
+    Each column of a table is a few streams of bytes, from which its values could be read back. Each stream is hashed
+    on its own, so that batch boundaries don't matter.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -52,13 +52,13 @@ def hash_of(facts: list[Any]) -> str:
 
 
 def _kind(type: ElementType, name: str) -> str:
-    """What a column holds, in words of our own: Arrow may spell its types in another way tomorrow."""
+    """A column's type under a name of our own: Arrow may rename its types."""
     property = type.property(name)
     return str(Scalar.STRING if property is None or isinstance(property.type, EnumType) else property.type)
 
 
 def _streams(name: str, column: pa.Array) -> Iterator[tuple[str, memoryview]]:
-    """A column's bytes by stream; whatever lies in the place of a null is left out."""
+    """A column's bytes by stream; the bytes in the place of a null are left out."""
     yield f"{name} present", _fixed_width(pc.is_valid(column))
     values = column.drop_null() if column.null_count else column
     if pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
@@ -72,7 +72,7 @@ def _streams(name: str, column: pa.Array) -> Iterator[tuple[str, memoryview]]:
 
 
 def _fixed_width(values: pa.Array) -> memoryview:
-    """The bytes of values that have one width; there are many kinds of NaN, and all of them are one here."""
+    """The bytes of fixed-width values; all bit patterns of NaN become one."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     elif pa.types.is_floating(values.type):
@@ -82,7 +82,7 @@ def _fixed_width(values: pa.Array) -> memoryview:
 
 
 def _contents(values: pa.Array) -> memoryview:
-    """The bytes of texts or blobs, end to end."""
+    """The bytes of texts or blobs, concatenated."""
     _, ends, contents = values.buffers()
     if len(values) == 0:
         return _slice(contents, 0, 0)

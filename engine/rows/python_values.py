@@ -1,7 +1,7 @@
-"""Columns of Python values, as JSON, dicts and CSV cells give them, cast to a property's type.
+"""Casts columns of Python values (from JSON, dicts and CSV cells) to a property's type.
 
-The values of a column are told apart by their Python type, at the speed of one pass in C. Each kind becomes the Arrow
-column it naturally is and is cast as such, so the rules are those of `casts.py`; most columns have one kind only.
+The values of a column are grouped by their Python type, in one pass in C. Each group becomes an Arrow column of its
+natural type and is cast as such, so the rules are those of `casts.py`; most columns have one group only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from omniray.engine.schema.types import EnumType, ListType, PropertyType, Vector
 _LISTS = (list, tuple, np.ndarray)
 _UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
-# In this order, since a bool is an int and a datetime is a date to Python. Where there are two Arrow types, the second
-# one is for values that the first has no room for.
+# In this order, since in Python a bool is an int and a datetime is a date. Where there are two Arrow types, the second
+# one is for values that overflow the first.
 _KINDS: Mapping[tuple[type, ...], tuple[pa.DataType, ...]] = {
     (str,): (pa.string(),),
     (bool, np.bool_): (pa.bool_(),),
@@ -54,7 +54,7 @@ def cast_objects(values: Sequence[Any], target: PropertyType) -> Cast:
 
 
 def cast_cells(cells: Sequence[str | None], target: PropertyType) -> Cast:
-    """Cast the cells of a CSV column; lists and vectors are written in it as JSON."""
+    """Cast the cells of a CSV column; lists and vectors are written as JSON."""
     if isinstance(target, ListType | VectorType):
         return cast_objects([None if cell is None else _json_or_text(cell) for cell in cells], target)
     texts = pa.array(cells, pa.string())
@@ -82,14 +82,14 @@ def _cast_kind(values: Sequence[Any], kind: tuple[type, ...], target: PropertyTy
 
 
 def _cast_each(values: Sequence[Any], natural: pa.DataType, target: PropertyType) -> Cast:
-    """Cast values some of which not even Arrow can hold, such as an integer of a hundred digits."""
+    """Cast values of which Arrow can't hold some, such as an integer of a hundred digits."""
     held = [_held(value, natural) for value in values]
     fitting = cast(pa.array(held, natural), target)
     return Cast(fitting.values, either(fitting.bad, _lost(values, held)))
 
 
 def _lost(values: Sequence[Any], held: Sequence[Any]) -> Mask:
-    """Which values are there but could not be held."""
+    """Which values are not null but could not be held."""
     pairs = zip(values, held, strict=True)
     return np.fromiter((value is not None and kept is None for value, kept in pairs), np.bool_, len(values))
 

@@ -1,7 +1,7 @@
-"""What travels from a source to the tables: raw rows, rows that fit their type, and records that were refused.
+"""The values between a source and the tables: raw rows, rows that fit their type, and rejections.
 
-A source yields `Block`s; `conform.py` turns each into `ConformedBatch`es and `Rejection`s. A record is known by the
-source it stood in and its number there, counted from one: the line of a text file, the row of anything else.
+A source yields `Block`s; `row_validation.py` turns each into `ConformedBatch`es and `Rejection`s. A record is known by
+its source and its number there, counted from one: the line of a text file, the row of any other source.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ BLOCK_ROWS_MAX = 65_536
 BLOCK_BYTES_TARGET = 8 << 20
 
 ENDS: Mapping[str, str] = {"from": SRC, "to": DST, SRC: SRC, DST: DST}
-"""How a record may call the two ends of an edge, and the column each one is."""
+"""The names that a record may use for the two ends of an edge, and the column of each."""
 
 STDIN = "stdin"
-"""What standard input is called as a source."""
+"""The name of standard input as a source."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """Rows of one type as a source gave them: values not yet checked.
+    """Rows of one type as read from a source: values are not checked yet.
 
-    `columns` go by property name, `id`, `src` and `dst`; a missing one is null throughout. Each is an Arrow array or a
-    sequence of Python values. `unknown` tells, for each name that the type does not have, which rows carry it.
+    `columns` are keyed by property name, `id`, `src` and `dst`; a missing one is null throughout. Each is an Arrow
+    array or a sequence of Python values. `unknown` says for each name that the type does not have which rows carry it.
     `text` says that every value is still the text of a cell, to be read as its property's type.
     """
 
@@ -48,7 +48,7 @@ class RawBatch:
 class ConformedBatch:
     """Rows that fit their type: exactly the columns of `type.arrow`.
 
-    Ids of edges and of keyless nodes may still be null, which means: to be assigned (`identity.fill_ids`).
+    Ids of edges and of keyless nodes may still be null, which means: to be assigned (`row_ids.fill_ids`).
     """
 
     type: ElementType
@@ -59,10 +59,10 @@ class ConformedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One record that was refused: where it stood and why; `kind` is the one of the error it would raise.
+    """One refused record: its place and the reason; `kind` is that of the error it would raise.
 
-    `values` are the record's own, as far as it could be read. `table_key` and `key` are given with `key_conflict`
-    alone, whose error is made of them.
+    `values` are the record's own, as far as it could be read. `table_key` and `key` are given for `key_conflict` only,
+    because its error contains them.
     """
 
     source: str
@@ -79,7 +79,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a source: its rows, one batch for each type, and the records that could not be read at all."""
+    """A section of a source: its rows, one batch per type, and the records that could not be read at all."""
 
     batches: tuple[RawBatch, ...] = ()
     rejections: tuple[Rejection, ...] = ()
@@ -87,7 +87,7 @@ class Block:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a source has been read; `bytes_total` is None where nobody knows."""
+    """How far a source has been read; `bytes_total` is None if unknown."""
 
     bytes_done: int = 0
     bytes_total: int | None = None
@@ -100,14 +100,14 @@ ReadBlocks = Callable[[Progress], Iterable[Block]]
 
 
 def place(source: str, record: int) -> str:
-    """Say where a record stands, as a reader would look for it."""
+    """The place of a record in words: its source and its line, row or record number."""
     suffix = source.rpartition(".")[2].lower()
     unit = "line" if suffix in _OF_LINES or source == STDIN else "row" if suffix in _OF_ROWS else "record"
     return f"{source} {unit} {record}" if source else f"{unit} {record}"
 
 
 def as_error(rejection: Rejection) -> RecordError | ConstraintViolation | KeyConflict:
-    """The error that a caller who accepts no rejections gets instead."""
+    """The error to raise where rejections are not accepted."""
     where = place(rejection.source, rejection.record)
     if rejection.kind == KeyConflict.kind:
         return KeyConflict(rejection.table_key, rejection.key, record=where)
@@ -116,7 +116,7 @@ def as_error(rejection: Rejection) -> RecordError | ConstraintViolation | KeyCon
 
 
 def numbered(first: int, count: int) -> pa.Int64Array:
-    """The record numbers of `count` rows on end."""
+    """The record numbers of `count` consecutive rows."""
     return pa.array(np.arange(first, first + count, dtype=np.int64))
 
 
@@ -135,10 +135,10 @@ def raw_from_dicts(
 def columns_of(
     rows: Sequence[Mapping[str, Any]], known: Set[str]
 ) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[bool]]]:
-    """Turn dicts into columns: the known names with their values, the unknown ones with the rows that carry them."""
+    """Turn dicts into columns: known names with their values, unknown names with the rows that carry them."""
     names = set().union(*rows)
     columns: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names & known}
-    # Sorted, so that of several strangers in a record the same one is named each time.
+    # Sorted, so that of several unknown names in a record the same one is reported each time.
     return columns, {str(name): [name in row for row in rows] for name in sorted(names - known, key=str)}
 
 
@@ -149,7 +149,7 @@ def _rename_end(
     columns: dict[str, Sequence[Any]],
     unknown: dict[str, Sequence[bool]],
 ) -> None:
-    """Fold `from` into `src`, or `to` into `dst`; a row that gives both has one name too many."""
+    """Rename `from` to `src`, or `to` to `dst`; in a row that gives both, `src` or `dst` counts as unknown."""
     if columns.pop(given, None) is None:
         return
     both = [given in row and end in row for row in rows]
@@ -159,13 +159,13 @@ def _rename_end(
 
 
 def row_names(type: ElementType) -> set[str]:
-    """Every name under which a plain row of the type may give a value."""
+    """Every name that a plain row of the type may use."""
     ends = ENDS if isinstance(type, EdgeType) else ()
     return {ID, *ends, *(p.name for p in type.properties)}
 
 
 def known_columns(type: ElementType, names: Sequence[str], source: str) -> list[str]:
-    """The columns that a source's columns are, in its order; a stranger or a repeated one refuses the whole source."""
+    """Map a source's column names to columns, in its order; an unknown or repeated name refuses the whole source."""
     known = row_names(type)
     for name in names:
         if name not in known:
@@ -178,7 +178,7 @@ def known_columns(type: ElementType, names: Sequence[str], source: str) -> list[
 
 
 def unknown_property(type: ElementType, name: str) -> str:
-    """Say that a type lacks a property, and which was probably meant."""
+    """Say that a type lacks a property, and suggest the one that was probably meant."""
     names = [p.name for p in type.properties]
     if isinstance(type, EdgeType):
         if name in ENDS:

@@ -1,4 +1,4 @@
-"""The file of rejected records: one JSON object per line with the record, where it stood, and why it was refused."""
+"""The file of rejected records: one JSON object per line with the record, its place and the reason."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from omniray.engine.rows.records import Rejection
 
 
 class RejectFile:
-    """Takes rejections while a load runs, and puts the file in its place when the load is through.
+    """Collects rejections while a load runs, and moves the file to its path when the load has ended.
 
     It is opened at once, so that a path that can't be written stops a load before it begins. A file of an earlier load
-    is replaced; if nothing was rejected it goes, since it speaks of another load.
+    is replaced, or deleted if nothing was rejected, since it describes another load.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class RejectFile:
             self.count += 1
 
     def finish(self) -> None:
-        """Put the file in its place, or none if it would be empty."""
+        """Move the file to its path; if it is empty, leave no file there."""
         self._file.close()
         if self.count:
             Path(self._file.name).replace(self.path)
@@ -44,7 +44,7 @@ class RejectFile:
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave nothing but what `finish` put in place."""
+        """Delete the temporary file if `finish` has not moved it."""
         self._file.close()
         with contextlib.suppress(FileNotFoundError):
             Path(self._file.name).unlink()

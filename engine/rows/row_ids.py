@@ -1,7 +1,7 @@
 """The ids of rows: derived from the key where a node type has one, ULIDs everywhere else.
 
-An id, once written, is what edges refer to and what later loads must meet again, so the texts made here never change:
-they are part of the storage format.
+Edges refer to a written id, and later loads must derive the same one, so the texts made here never change: they are
+part of the storage format.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CONTROL = {chr(code): f"\\u{code:04x}" for code in range(0x20)} | {
 
 
 def derive_ids(type: NodeType, rows: pa.RecordBatch | pa.Table | Mapping[str, pa.Array]) -> pa.StringArray:
-    """The ids of keyed nodes: the canonical text of the key, or a JSON array of them for a key of several properties.
+    """The ids of keyed nodes: the key's canonical text, or a JSON array of texts for a key of several properties.
 
-    A row with a null among its key's values has a null id.
+    A row with a null in its key has a null id.
     """
     texts = [_canonical(_array(rows[p.name]), p.type) for name in type.key if (p := type.property(name)) is not None]
     if len(texts) == 1:
@@ -47,7 +47,7 @@ def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _canonical(values: pa.Array, type: PropertyType) -> pa.StringArray:
-    """The text of each value that is the same for equal values, whatever source they came from."""
+    """The canonical text of each value: equal values have the same text, whatever their source."""
     match type:
         case ScalarType(Scalar.DATE):
             return values.view(pa.int32()).cast(pa.string())
@@ -72,9 +72,9 @@ def _json_escaped(texts: pa.StringArray) -> pa.StringArray:
 def mint_ulids(
     count: int, *, timestamp_ms: int, randomness: Callable[[int], bytes] = secrets.token_bytes
 ) -> pa.StringArray:
-    """As many ULIDs of one millisecond, rising from a random start.
+    """`count` ULIDs of one millisecond, ascending from a random start.
 
-    Counting up rather than drawing each one makes them unique by construction, and leaves a bulk load's ids sorted.
+    Counting up, instead of drawing each one, makes them unique by construction and keeps a bulk load's ids sorted.
     """
     if not 0 <= timestamp_ms < 1 << 48:
         raise ValueError(f"a ULID's time is 48 bits of milliseconds, not {timestamp_ms}")
@@ -92,7 +92,7 @@ def mint_ulids(
 
 
 def _write_base32(pairs: npt.NDArray[np.uint16], numbers: npt.NDArray[np.int64]) -> None:
-    """Write the low bits of each number in Crockford's digits, two at a time; one number serves for all rows."""
+    """Write the low bits of each number as Crockford base32 digits, two at a time; a single number fills all rows."""
     width = pairs.shape[1]
     for place in range(width):
         pairs[:, place] = _PAIRS[numbers >> 10 * (width - 1 - place) & 1023]
@@ -104,7 +104,7 @@ def fill_ids(
     clock: Callable[[], float] = time.time,
     randomness: Callable[[int], bytes] = secrets.token_bytes,
 ) -> ConformedBatch:
-    """The same batch with a ULID wherever a row had no id."""
+    """The same batch with a ULID for every row without an id."""
     ids = batch.rows[ID]
     if ids.null_count == 0:
         return batch

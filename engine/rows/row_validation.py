@@ -1,6 +1,6 @@
-"""Conform: rows as a source gave them become rows that fit their type, and the others are refused with a reason.
+"""Row validation: rows of a source become rows that fit their type; other rows are refused with a reason.
 
-Every check is a mask over a whole column; Python steps over rows only to word the reasons of those that are refused.
+Every check is a mask over a whole column; Python loops over rows only to word the reasons of refused rows.
 A record is refused once, for the first thing that is wrong with it.
 """
 
@@ -43,7 +43,7 @@ _SHOWN_CHARS_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """The reasons found so far, by row; the first one of a row stays."""
+    """The reasons found so far, by row; the first reason of a row is kept."""
 
     reasons: dict[int, str] = field(default_factory=dict)
 
@@ -54,10 +54,10 @@ class _Findings:
 
 
 def conform_block(block: Block) -> tuple[list[ConformedBatch], list[Rejection]]:
-    """Conform a block's batches; what was refused, by the source or here, comes in the order of the records.
+    """Validate a block's batches; rejections, by the source or from here, come in record order.
 
-    A batch of which nothing is left is left out: rows that were all bad must not pass for a load of no rows, which
-    empties a table when it overwrites.
+    A batch whose rows were all refused is left out: it must not look like a load of no rows, which empties a table when
+    it overwrites.
     """
     conformed, rejections = [], list(block.rejections)
     for raw in block.batches:
@@ -69,7 +69,7 @@ def conform_block(block: Block) -> tuple[list[ConformedBatch], list[Rejection]]:
 
 
 def conform(raw: RawBatch) -> tuple[ConformedBatch, list[Rejection]]:
-    """Split rows into those that fit their type and the rejections of the others."""
+    """Split rows into rows that fit their type and rejections."""
     found = _Findings()
     for name, marks in raw.unknown.items():
         found.add(np.asarray(marks, np.bool_), unknown_property(raw.type, name))
@@ -96,7 +96,7 @@ def _split(raw: RawBatch, rows: pa.RecordBatch, found: _Findings) -> tuple[Confo
 
 
 def _values(raw: RawBatch, row: int) -> dict[str, Any]:
-    """A row as it was given, without what it left out."""
+    """A row's values as they were given, without missing ones."""
     values = {name: _plain(column[row]) for name, column in raw.columns.items()}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -104,7 +104,7 @@ def _values(raw: RawBatch, row: int) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     try:
         return value.as_py() if isinstance(value, pa.Scalar) else value
-    except (OverflowError, ValueError):  # a date that Python does not have, or bytes that are no text
+    except (OverflowError, ValueError):  # a date that Python can't represent, or bytes that are not text
         return f"a {value.type} that can't be shown"
 
 
@@ -147,7 +147,7 @@ def _check_constraints(raw: RawBatch, columns: dict[str, pa.Array], found: _Find
 
 
 def _check_range(values: pa.Array, where: str, low: float | None, high: float | None, found: _Findings) -> None:
-    """Refuse what is not within the bounds; asked that way round, NaN is outside, as no comparison holds for it."""
+    """Refuse values that are not within the bounds; tested that way round, NaN is outside: no comparison holds."""
     inside = pc.is_valid(values)
     if low is not None:
         inside = pc.and_(inside, _compared(pc.greater_equal, values, low))
@@ -159,7 +159,7 @@ def _check_range(values: pa.Array, where: str, low: float | None, high: float | 
 
 
 def _compared(compare: Callable[..., pa.BooleanArray], values: pa.Array, bound: float) -> pa.BooleanArray:
-    """Compare with a bound in the values' own type, so that 0.1 is the same number on both sides."""
+    """Compare with a bound in the values' own type, so that 0.1 is one number on both sides."""
     if not pa.types.is_integer(values.type):
         return compare(values, pa.scalar(float(bound), values.type))
     rising = compare is pc.greater_equal
@@ -221,7 +221,7 @@ def _check_ids(ids: pa.Array, where: str, found: _Findings) -> pa.Array:
 
 
 def _misfit(column: pa.Array | Sequence[Any], row: int, where: str, type: PropertyType) -> str:
-    """Word the refusal of a value that is not of its property's type."""
+    """The reason to refuse a value that is not of its property's type."""
     value = _given(column, row)
     return f"invalid value for {where}: {_show(value)} is not {type}, {_expected(type)}{_hint(value, type)}"
 
@@ -232,7 +232,7 @@ def _given(column: pa.Array | Sequence[Any], row: int) -> Any:
     value = column[row]
     try:
         return value.as_py()
-    except (ValueError, OverflowError):  # Python has no text that is not Unicode, and no year 10000
+    except (ValueError, OverflowError):  # Python has no non-Unicode text and no year 10000
         is_text = isinstance(value, pa.StringScalar)
         return value.as_buffer().to_pybytes() if is_text else getattr(value, "value", value.type)
 
@@ -273,7 +273,7 @@ def _at(values: pa.Array, row: int) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value as a message shows it, cut where it gets long."""
+    """A value as a message shows it, truncated if long."""
     if isinstance(value, str | bytes):
         value = value[:_SHOWN_CHARS_MAX]  # before it is quoted: it may be megabytes
     shown = value.isoformat() if isinstance(value, date) else repr(value)

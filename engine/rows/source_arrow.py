@@ -26,12 +26,12 @@ _BLOCK_ROWS_MIN = 1024
 
 
 def parquet_blocks(file: SourceFile, type: ElementType, progress: Progress) -> Iterator[Block]:
-    """The blocks of a Parquet file, read a stretch at a time."""
+    """The blocks of a Parquet file, read one at a time."""
     if not file.replayable:
         message = f"{file.name}: Parquet is read from its end, which a pipe lacks; save it to a file and load that"
         raise InputError(message, source=file.name)
     try:
-        # A path is opened by Arrow itself, whose reads don't wait for the interpreter.
+        # Arrow opens a path itself, and its reads don't wait for the interpreter.
         with file.open() if file.remote else nullcontext(file.path) as data, pq.ParquetFile(data) as parquet:
             rows_total = max(1, parquet.metadata.num_rows)
             batches = parquet.iter_batches(batch_size=rows_per_block(parquet.metadata))
@@ -54,7 +54,7 @@ def arrow_blocks(
 
 
 def pandas_blocks(frame: Any, type: ElementType, progress: Progress) -> Iterator[Block]:
-    """The blocks of a pandas frame; its index is no column. NaN and NaT are null, as everywhere in pandas."""
+    """The blocks of a pandas frame without its index. NaN and NaT are null, as everywhere in pandas."""
     columns = known_columns(type, [str(name) for name in frame.columns], "")
     for start in range(0, max(1, len(frame)), BLOCK_ROWS_MAX):
         part = frame.iloc[start : start + BLOCK_ROWS_MAX]
@@ -66,7 +66,7 @@ def _series(series: Any) -> Any:
     try:
         array = pa.Array.from_pandas(series)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Values of several kinds make no Arrow column; as Python values they are judged one by one.
+        # Values of mixed types can't form an Arrow column; as Python values they are checked one by one.
         return [None if missing else value for value, missing in zip(series, series.isna(), strict=True)]
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
@@ -93,7 +93,7 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_per_block(metadata: pq.FileMetaData) -> int:
-    """How many rows make a block, by the size that the file says they have."""
+    """How many rows make a block, by the row size in the file's metadata."""
     size: int = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     row_size = max(1, size // max(1, int(metadata.num_rows)))
     return max(_BLOCK_ROWS_MIN, min(BLOCK_ROWS_MAX, BLOCK_BYTES_TARGET // row_size))

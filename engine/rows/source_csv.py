@@ -1,6 +1,6 @@
-"""CSV files: one type each, a header row of property names, cells that are read as their property's type.
+"""CSV files: one type each, a header row of property names, cells read as their property's type.
 
-An empty cell is null, quoted or not, except for a required String, which can't be null: there it is the empty text.
+An empty cell is null, quoted or not, except for a required String, which can't be null: there it is the empty string.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from omniray.engine.schema.types import ElementType, Scalar, ScalarType
 
 
 def csv_blocks(file: SourceFile, type: ElementType, progress: Progress) -> Iterator[Block]:
-    """The blocks of a CSV file; a row with too few or too many cells is refused by itself."""
-    # The limit is the whole process's; it is raised and never lowered, so nobody else's file stops being readable.
+    """The blocks of a CSV file; a row with too few or too many cells is refused alone."""
+    # The limit is process-wide; it is only raised, so that the files of other callers stay readable.
     csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES_MAX))
     lines = _Lines(file, progress)
     reader = csv.reader(lines, strict=True)
@@ -50,7 +50,7 @@ def csv_blocks(file: SourceFile, type: ElementType, progress: Progress) -> Itera
 
 
 class _Lines:
-    """The lines of a file as text; counts the bytes it handed out, for whoever reads them to set back."""
+    """The lines of a file as text; counts the bytes handed out, which the reader resets."""
 
     def __init__(self, file: SourceFile, progress: Progress) -> None:
         self.bytes_taken = 0
@@ -61,7 +61,7 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
             self._number += 1
-            # Such a line may have swallowed the end of a quoted cell, so nothing after it can be trusted either.
+            # Such a line may contain the end of a quoted cell, so nothing after it can be trusted either.
             if reason := too_long(line) or (not_utf8(line) if not line.isascii() else None):
                 where = place(self._name, self._number)
                 raise RecordError(f"{where}: {reason}", source=self._name, record=self._number)
@@ -80,7 +80,7 @@ def _header(reader: Iterator[list[str]], type: ElementType, name: str) -> list[s
 
 
 def _numbered(reader: csv._reader) -> Iterator[tuple[int, list[str] | str]]:  # type: ignore[name-defined]
-    """The rows that are not blank, each with the line it begins on; a row that can't be parsed comes as the reason."""
+    """The rows that are not blank, each with its first line; for a row that can't be parsed, the reason instead."""
     while True:
         number = reader.line_num + 1
         try:

@@ -1,4 +1,4 @@
-"""Files that loads are read from: on a disk, or wherever fsspec reaches; and their lines, in bounded memory."""
+"""Source files of loads, on disk or at any address of fsspec, and their lines, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as its user named it. `size` is None for what has none, such as a pipe, which can be read only once."""
+    """A file as its user named it. `size` is None for a file without one, such as a pipe, which is read only once."""
 
     name: str
     path: str
@@ -39,7 +39,7 @@ class SourceFile:
 
 
 def find_file(name: str | os.PathLike[str]) -> SourceFile:
-    """Find a file and see that it can be read, so that a mistyped name is told before anything is loaded."""
+    """Find a file and check that it is readable, so that a mistyped name fails before anything is loaded."""
     text = os.fspath(name)
     scheme = urlsplit(text).scheme if "://" in text else ""
     if scheme not in ("", "file"):
@@ -58,7 +58,7 @@ def find_file(name: str | os.PathLike[str]) -> SourceFile:
 
 
 def unreadable(name: str, error: OSError) -> InputError:
-    """The error of a source file that the system refuses to read."""
+    """The error for a source file that the system can't read."""
     if isinstance(error, FileNotFoundError):
         return NotFound(f"no such file: {name}", source=name)
     return InputError(f"can't read {name}: {error.strerror or error}", source=name)
@@ -91,7 +91,7 @@ def _fsspec_open(url: str) -> Any:
 def read_lines(file: SourceFile, progress: Progress) -> Iterator[list[bytes]]:
     """The lines of a file without their newlines, some megabytes at a time.
 
-    Of a line over `LINE_BYTES_MAX` only a beginning that is still over it is kept; the caller refuses it by its length.
+    A line over `LINE_BYTES_MAX` is truncated, to a length still over it; the caller refuses it by its length.
     """
     with file.open() as stream:
         pending: list[bytes] = []
@@ -124,7 +124,7 @@ def too_long(line: bytes) -> str | None:
 
 
 def not_utf8(line: bytes) -> str | None:
-    """The reason to refuse a line that is not UTF-8, if it isn't."""
+    """The reason to refuse a line that is not UTF-8, if there is one."""
     try:
         line.decode()
     except UnicodeDecodeError as error:

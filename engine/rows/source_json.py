@@ -1,6 +1,6 @@
-"""Records as JSON and as dicts: one per line of a file, or straight from Python.
+"""JSON records, one per line of a file, and dicts from Python.
 
-A record says its type, `{"type": "Person", "data": {…}}` or `{"edge": "Knows", "from": "a", "to": "b", "data": {…}}`;
+A record names its type, `{"type": "Person", "data": {…}}` or `{"edge": "Knows", "from": "a", "to": "b", "data": {…}}`;
 where the caller names one type for all, a record is just the object of its properties.
 """
 
@@ -47,7 +47,7 @@ _TYPE_FIELDS = frozenset({"type", "edge"})
 
 
 class _Unfit(Exception):
-    """A record that is not one, or is of no type; the text is the reason."""
+    """A value that is not a valid record; the text is the reason."""
 
 
 _FORMS = '{"type": …, "data": {…}} or {"edge": …, "from": …, "to": …, "data": {…}}'
@@ -87,13 +87,13 @@ def jsonl_blocks(file: SourceFile, schema: Schema, type: ElementType | None, pro
 
 
 def dict_blocks(rows: Iterable[Any], schema: Schema, type: ElementType | None, progress: Progress) -> Iterator[Block]:
-    """The blocks of dicts; with a type they are plain properties, without one they are records as in JSON."""
+    """The blocks of dicts: plain properties if a type is given, else records as in JSON."""
     rows, number = iter(rows), 1
     read = _as_record if type is None else _as_mapping
     if type is not None:
         yield _nothing_of(type)
     for first in rows:
-        # Rows may be vectors of thousands of floats: the first one tells how many of them a block can bear.
+        # Rows may be vectors of thousands of floats: the size of the first one decides how many fit into a block.
         count = max(_BLOCK_ROWS_MIN, min(BLOCK_ROWS_MAX, BLOCK_BYTES_TARGET // max(1, len(repr(first)))))
         part = list(chain((first,), islice(rows, count - 1)))
         yield _block(list(enumerate(part, number)), read, schema, type, "")
@@ -101,7 +101,7 @@ def dict_blocks(rows: Iterable[Any], schema: Schema, type: ElementType | None, p
 
 
 def _nothing_of(type: ElementType) -> Block:
-    """No rows, of a type nonetheless: a load that turns out empty still says what it is a load of."""
+    """An empty block of a type: a load without rows still names its type."""
     return Block((raw_from_dicts(type, []),))
 
 
@@ -123,7 +123,7 @@ def _rows(type: ElementType, records: _Numbered, source: str) -> RawBatch:
 
 
 def _without_records(records: _Numbered, type: ElementType, source: str, rejections: list[Rejection]) -> _Numbered:
-    """The plain rows among them: a record that says its own type is refused where the caller has named one."""
+    """The plain rows; a record that names its own type is refused, since the caller has named one."""
     strange = _TYPE_FIELDS - row_names(type)
     plain: _Numbered = []
     for number, row in records:
@@ -138,7 +138,7 @@ def _without_records(records: _Numbered, type: ElementType, source: str, rejecti
 def _read_all(
     given: _Numbered, read: Callable[[Any], Any], source: str, wanted: str
 ) -> tuple[_Numbered, list[Rejection]]:
-    """Read every record, all in one go as long as none is at fault."""
+    """Read every record, in one call as long as none is faulty."""
     numbers, items = [number for number, _ in given], [item for _, item in given]
     try:
         if not any(map(_overlong, items)):
@@ -159,7 +159,7 @@ def _overlong(item: Any) -> bool:
 
 
 def _fault(item: Any, read: Callable[[Any], Any], wanted: str) -> str | None:
-    """Why a line or a value from Python is no record, if it isn't."""
+    """Why a line or a Python value is not a record; None if it is one."""
     if isinstance(item, bytes) and (reason := too_long(item) or not_utf8(item)):
         return reason
     try:

@@ -1,8 +1,8 @@
-"""Everything a load can be read from, behind one `Source`.
+"""All sources of a load behind one `Source`.
 
 Paths of JSONL, Parquet and CSV files, Arrow tables, batches and readers, pandas frames, dicts (a list, or any iterable
-of them), lists of all these, and mappings of types to all these. A source is read as a stream of `Block`s and holds one
-of them at a time.
+of them), lists of all these, and mappings of types to all these. A source is a stream of `Block`s and holds one of them
+at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FORMATS = ("jsonl", "csv", "parquet")
 
 
 class Source:
-    """Where records come from: iterate it for its blocks, from the start each time if it is `replayable`."""
+    """A stream of blocks; each iteration starts at the beginning if it is `replayable`."""
 
     def __init__(self, name: str, read: ReadBlocks, *, replayable: bool, bytes_total: int | None = None) -> None:
         self.name = name
@@ -52,9 +52,9 @@ class Source:
 
 
 def open_source(source: Any, schema: Schema, *, type_name: str | None = None, format: str | None = None) -> Source:
-    """Open anything a load can be read from.
+    """Open a source of any supported kind.
 
-    `type_name` says what the rows are where they don't say so themselves; `format` overrides a file's suffix.
+    `type_name` is the type of rows that don't name one; `format` overrides a file's suffix.
     """
     type = schema.type(type_name) if type_name is not None else None
     if isinstance(source, str | os.PathLike):
@@ -82,7 +82,7 @@ def open_source(source: Any, schema: Schema, *, type_name: str | None = None, fo
 
 
 def _by_type(source: Mapping[str, Any], schema: Schema, type: ElementType | None) -> Iterable[tuple[str, Any]]:
-    """What a mapping has for each type; a record that was given for one is told from it by its keys."""
+    """The sources of a mapping, by type; a single record passed by mistake is recognised by its keys."""
     names = [element.name for element in schema]
     strange = next((name for name in source if name not in names), None)
     if strange is not None:
@@ -120,7 +120,7 @@ def _needed(type: ElementType | None, schema: Schema, what: str, hint: str = "")
 
 
 def _several(sources: list[Source]) -> Source:
-    """One source after the other. Records are numbered within each, under its own name."""
+    """The sources one after the other. Records are numbered within each, under its own name."""
     sizes = [source.bytes_total for source in sources]
     total = sum(size for size in sizes if size is not None) if None not in sizes else None
 

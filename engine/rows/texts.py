@@ -1,6 +1,6 @@
-"""Texts that stand for values: ISO dates and times, base64, and the cells of a CSV file.
+"""Values written as text: ISO dates and times, base64, and the cells of a CSV file.
 
-For each kind there is a mask (`is_…`), exact enough that the conversion of what it lets through can't fail.
+For each kind there is a mask (`is_…`), exact enough that converting the texts it accepts can't fail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _matches(texts: pa.Array, pattern: str) -> pa.BooleanArray:
 
 
 def is_date(texts: pa.Array) -> pa.BooleanArray:
-    """Which texts are dates of the calendar, `2024-02-29`, from the year 1 on."""
+    """Which texts are calendar dates, `2024-02-29`, from the year 1 on."""
     return pc.and_not(_matches(texts, _DAY), pc.starts_with(texts, "0000"))
 
 
@@ -43,7 +43,7 @@ def is_datetime(texts: pa.Array) -> pa.BooleanArray:
 
 
 def to_datetimes(texts: pa.Array) -> pa.TimestampArray:
-    """Times in UTC, of texts with and without a zone."""
+    """Parse texts with and without a zone to times in UTC."""
     utc = pa.timestamp("us", tz="UTC")
     texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\.\d{6})\d+", r"\1")
     nothing = pa.scalar(None, pa.string())
@@ -59,15 +59,15 @@ def is_base64(texts: pa.Array) -> pa.BooleanArray:
 
 
 def base64_bytes(texts: pa.Array) -> pa.LargeBinaryArray:
-    # Arrow has no kernel for it; a blob's own size outweighs a step of the interpreter.
+    # Arrow has no kernel for it; for blobs the cost of the Python loop is small.
     values = (None if text is None else binascii.a2b_base64(text[len(_BASE64_PREFIX) :]) for text in texts.to_pylist())
     return pa.array(values, pa.large_binary())
 
 
 def parse_cells(cells: pa.StringArray, scalar: Scalar) -> tuple[pa.Array, pa.BooleanArray]:
-    """Read a CSV file's cells as values that `casts.cast` takes for the scalar, and say which ones could be read.
+    """Parse CSV cells to values that `casts.cast` accepts for the scalar, and mark the cells that could be parsed.
 
-    Numbers and truth values are read here; dates, times and blobs are written as text in every format.
+    Numbers and booleans are parsed here; dates, times and blobs are written as text in every format.
     """
     if scalar in (Scalar.STRING, Scalar.BLOB):
         return cells, pc.is_valid(cells)

@@ -1,1 +1,1 @@
-"""The writes that users make: loads and mutations, prepared and packed for whoever commits them."""
+"""Users' writes: loads and mutations, prepared and packed for the process that commits them."""

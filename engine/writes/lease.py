@@ -1,8 +1,8 @@
-"""A lease: what a load says before it stages data files, which nothing refers to until its commit has landed.
+"""A lease: a load announces that it stages data files, to which nothing refers until its commit has landed.
 
-It is a sidecar of kind `Staging` for each table that is staged. A sweep spares the tables that a sidecar names, so the
-files stay while the load runs; if the load's process dies, recovery consumes the lease and the sweep the files. A lease
-only keeps a load from being disturbed: that no commit refers to files that were swept is up to `swept_before_us`.
+It is a sidecar of kind `Staging` for each staged table. A sweep spares the tables that a sidecar names, so the files
+stay while the load runs; if the load's process dies, recovery deletes the lease and the sweep deletes the files. A
+lease only keeps a load from being disturbed: `swept_before_us` ensures that no commit refers to swept files.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ log = logging.getLogger("omniray")
 
 
 class Lease:
-    """The lease of one load on one branch, which is at `newest` or was just before."""
+    """The lease of one load on one branch, whose newest object is `newest` or was recently."""
 
     def __init__(self, sidecars: Sidecars, newest: CommitObject) -> None:
         self._sidecars, self._newest = sidecars, newest
         self._taken: list[str] = []
 
     def take(self, intent: SidecarIntent, table: Table) -> int:
-        """Announce that files of the table are about to be staged, and say since when, by the store's clock.
+        """Announce that files of the table are about to be staged; returns the time, by the store's clock.
 
-        When this raises, none may be.
+        If this raises, no file may be staged.
         """
         announced = SidecarTable(table.type.table_key, table.path, table.version, transaction_uuid="")
         sidecar = Sidecar.on(self._newest, new_ulid(), STAGING, this_process(), (intent,), (announced,))
-        self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have left it there
+        self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have landed
         self._sidecars.put(sidecar)
         reach(Point.STAGE_AFTER_LEASE)
         return self._sidecars.dated_us(sidecar.operation_id)
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The operations that were announced, for whoever releases them instead."""
+        """The announced operations, for the process that releases them instead."""
         return tuple(self._taken)
 
     def adopt(self, taken: Iterable[str]) -> None:
-        """Release these too, which somebody who stages a part of the load has announced."""
+        """Release these too: operations that a worker announced for a part of the load."""
         self._taken.extend(taken)
 
     def release(self) -> None:
-        """The load has ended, however it did; a sidecar that can't be deleted now is left to recovery."""
+        """Delete the sidecars when the load has ended; one that can't be deleted now is left to recovery."""
         taken, self._taken = self._taken, []
         if not taken:
             return

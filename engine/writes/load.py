@@ -1,8 +1,8 @@
 """A load: any number of records in one atomic commit, read, checked and staged in a stream with bounded memory.
 
-Rows pass through once. Few of them stay in memory and become one fragment in the commit attempt; many are written to
-data files that no table refers to yet, which any later attempt can use. Their keys go to the key log, on which the
-whole load is judged against the pinned state, again whenever the line has moved under it.
+Rows are read once. Few rows stay in memory and become one fragment in the commit attempt; many are written to data
+files that no table refers to yet, which any later attempt can use. Their keys go to the key log, by which the whole
+load is judged against the pinned state, again whenever the line has moved.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from omniray.engine.writes.table_part import TablePart
 from omniray.engine.writes.write_requests import Header, LoadRequest, resolve_load
 
 Progress = Callable[[Source, int], None]
-"""Called now and then with the source and the number of records read so far."""
+"""Called after each block with the source and the number of records read so far."""
 
 
 class LoadIntent:
-    """A load whose rows are read and staged: what is left is to judge it on a state, and to commit.
+    """A load whose rows are read and staged: it remains to judge it on a state, and to commit.
 
-    `announced` are the operations by which others have said that they stage for it: it releases them in the end.
+    `announced` are the operations that workers announced for it: it releases them in the end.
     """
 
     kind = "Load"
@@ -67,7 +67,7 @@ class LoadIntent:
     ) -> None:
         self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
         self.resubmittable = txn_id is not None
-        # The rows of parts come in any order, and may come in another one the next time: there is no hash of them.
+        # The rows of parts come in any order, which may differ in a second try: they can't be hashed.
         self._payload = None if txn_id is None or in_parts else LoadPayload(options.mode)
         self.author = author
         self.expected_versions = expected_versions
@@ -86,7 +86,7 @@ class LoadIntent:
 
     @property
     def payload_hash(self) -> str:
-        """The hash of what was read, where a second try is compared with the first."""
+        """The hash of the read rows, if a second try is to be compared with the first."""
         return "" if self._payload is None else self._payload.hexdigest()
 
     def __enter__(self) -> Self:
@@ -95,14 +95,15 @@ class LoadIntent:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Whatever is not a refusal may have landed, or may yet: then the staged files are the graph's, or the sweep's.
+        # Unless it was refused, the load may have landed or may still land: then its files belong to the graph or are
+        # left to the sweep.
         clear = error is None or isinstance(error, InputError | Conflict)
         self.close(used=self._landed or not clear)
 
     def close(self, *, used: bool) -> None:
-        """Let go of everything; staged files that the graph can't refer to (`used` is false) are deleted."""
-        with contextlib.ExitStack() as everything:  # whatever one of them runs into, the others are closed
-            everything.callback(self._lease.release)  # runs last: it speaks of files that go before it
+        """Release all resources; staged files that the graph can't refer to (`used` is false) are deleted."""
+        with contextlib.ExitStack() as everything:  # if one of them fails to close, the others are closed
+            everything.callback(self._lease.release)  # runs last, after the files that it protects are deleted
             for sink in self._sinks.values():
                 everything.callback(sink.close, used=used)
             if self._rejects is not None:
@@ -112,7 +113,7 @@ class LoadIntent:
     # Reading
 
     def read(self, source: Source, progress: Progress | None) -> None:
-        """Take everything from a source: check values, assign ids, stage rows, log keys."""
+        """Read a source to its end: check values, assign ids, stage rows, log keys."""
         records = 0
         for block in source:
             batches, rejections = conform_block(block)
@@ -126,18 +127,18 @@ class LoadIntent:
             sink.finish()
 
     def announce(self, table_keys: Iterable[str]) -> int:
-        """Say that files of these tables will be staged elsewhere for this load; since when, by the store's clock."""
+        """Announce that workers will stage files of these tables; returns the time, by the store's clock."""
         return min(self._announce(self._tables.open(key)) for key in table_keys)
 
     def take_part(self, part: StagedPart) -> None:
-        """Add a part that was staged elsewhere; its rows come after all that were added before."""
+        """Add a part that a worker staged; its rows come after all rows that were added before."""
         self._refuse(list(part.rejections))
         for key, staged in part.tables.items():
             self._begin(self._schema.by_table_key[key]).take(staged)
         self._log.extend(part.keys)
 
     def take_parts(self, types: Iterable[str], parts: Iterable[TablePart]) -> None:
-        """Add everything that workers have read of these types; the load then has all its rows."""
+        """Add all rows of these types that workers have read; the load is then complete."""
         for name in types:
             self._begin(self._schema.type(name))
         ordered = sorted(parts, key=lambda part: not isinstance(part.rows, StagedRows))
@@ -167,13 +168,13 @@ class LoadIntent:
         sink = self._begin(type)
         if self._payload is not None:
             self._payload.add(type, batch.rows)
-        # Logged without the ids that are minted here: nobody else can have them, so there is nothing to judge; and an
-        # edge known by its ends may turn out to be one that exists, whose id it then takes.
+        # Logged without the ids that are minted here: they are unique, so there is nothing to judge; and an edge
+        # identified by its ends may exist already, and then takes over the existing id.
         self._log.add(type, batch.rows, batch.records, batch.source)
         sink.write(fill_ids(batch).rows)
 
     def _begin(self, type: ElementType) -> RowSink:
-        """Where rows of the type go, which the load touches from now on, if only to empty its table."""
+        """The sink for rows of the type; from now on the load touches its table, if only to empty it."""
         if type.table_key not in self._sinks:
             self._log.begin(type, self._options.mode)
             self._sinks[type.table_key] = RowSink(type, self._tables, self._announce)
@@ -194,7 +195,7 @@ class LoadIntent:
         return self._sinks[table_key].rows(dropped=verdict.dropped, adopted=verdict.adopted)
 
     def request(self, schema_hash: str) -> LoadRequest | None:
-        """The load as it travels to whoever commits it; None if its rows are too many to be sent along."""
+        """The load as a request to the process that commits it; None if its rows are too many to send."""
         rows = {key: sink.inline for key, sink in self._sinks.items() if sink.inline is not None}
         if len(rows) < len(self._sinks):
             return None
@@ -206,14 +207,14 @@ class LoadIntent:
         return LoadRequest(header, self._options, rejected, self._log.packed(), rows)
 
     def judged(self, unfit: tuple[Violation, ...]) -> None:
-        """Take over what somebody else's judgement has refused."""
+        """Take over the violations that the coordinator's judgement found."""
         self._unfit = unfit
 
     def finished(self, result: WriteResult, *, sent_again: bool = False) -> WriteResult:
-        """The load is through: its staged files are the table's now, and refused records go to their file.
+        """End the load: its staged files belong to the graph now, and refused records go to their file.
 
-        Of a repeated load nothing was used: what it staged goes, and the result is that of the first time. But if this
-        very load was sent again, the first time may have been its own: then the sweep finds out.
+        Nothing of a repeated load was used: its staged files are deleted, and the result is the first one. But if this
+        very load was sent again, the first commit may be its own: then its files are left to the sweep.
         """
         self._landed = result.commit_id is not None and (sent_again or not result.repeated)
         if self._rejects is None:
@@ -229,9 +230,9 @@ class LoadIntent:
         return result if result.repeated else replace(result, rejected=self._rejects.count)
 
     def _finish_rejects(self, rejects: RejectFile, *, repeated: bool) -> None:
-        """Put the file in its place; a repeated load, which nobody judged, has only what was refused while reading.
+        """Move the file to its path. A repeated load was not judged, so it has the rejections of reading only.
 
-        So a file that it finds there stays: it is that of the first time, and says more.
+        So an existing file stays: it is that of the first load, and more complete.
         """
         if repeated and rejects.path.exists():
             return
@@ -241,7 +242,7 @@ class LoadIntent:
         rejects.finish()
 
     def _with_values(self, table_key: str, violations: list[Violation]) -> Iterator[Rejection]:
-        """The rejections of one table with the rows that were refused, which lie where they were staged."""
+        """The rejections of one table with their rows, read back from memory or from the staged files."""
         positions = sorted(v.row for v in violations if v.row is not None)
         rows = dict(zip(positions, self._sinks[table_key].rows_at(positions), strict=True))
         for violation in violations:
@@ -261,7 +262,7 @@ def prepare_load(
     progress: Progress | None,
     txn_id: str | None,
 ) -> LoadIntent:
-    """Read and stage a source; on any failure what was staged is deleted again."""
+    """Read and stage a source; on any failure the staged files are deleted."""
     opened = open_source(source, tables.schema, type_name=type_name, format=format)
     intent = LoadIntent(tables, options, author, expected_versions, txn_id=txn_id)
     try:

@@ -1,8 +1,8 @@
 """A mutation: the statements of one query, run in order on a pinned state, as one atomic write.
 
-Later statements see what earlier ones did: every read goes over the committed rows and the pending ones, with the same
-filter on both, pending rows hiding the committed ones of the same id. Values reach a filter as typed Arrow scalars,
-never as text. Running it again on a newer state gives what it would have given there.
+Later statements see the effects of earlier ones: every read covers committed and pending rows, with the same filter on
+both, and a pending row hides the committed row of the same id. Values reach a filter as typed Arrow scalars, never as
+text. A mutation can be run again on a newer state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
 
 
 class MutationIntent:
-    """One query with its parameters bound and its new ids minted, so that every try of it is the same."""
+    """One query with its parameters bound and its new ids minted, so that every attempt is the same."""
 
     kind = "Mutation"
 
@@ -91,7 +91,7 @@ class MutationIntent:
         now: datetime,
         txn_id: str | None,
     ) -> MutationIntent:
-        """Parse, check and bind; everything that can be wrong about a query is found here, before any I/O."""
+        """Parse, check and bind; every fault of a query is found here, before any I/O."""
         query = _choose(_parsed(text), name)
         check_query(query, schema)
         bound = bind(query, params, schema, now)
@@ -121,7 +121,7 @@ class MutationIntent:
 
 
 class _Construction:
-    """The pending rows of a query that inserts and updates, by table, the last one of an id alone."""
+    """The pending rows of a query that inserts and updates, by table, only the last one of each id."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -147,7 +147,7 @@ class _Construction:
         raise AssertionError("a query that inserts or updates has no delete: the parser refuses it")
 
     def scan_with_pending(self, type: ElementType, predicate: BoundPredicate) -> pa.Table:
-        """Committed rows and pending ones that satisfy the predicate; a pending row hides the committed one."""
+        """The committed and pending rows that satisfy the predicate; a pending row hides the committed one."""
         where = _expression(type, predicate)
         committed = _scan(self._state, type, type.arrow.names, where)
         pending = self._pending.get(type.table_key)
@@ -224,7 +224,7 @@ class _Deletion:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> tuple[Query, ...]:
-    """Callers run the same few texts with other parameters."""
+    """Cached, since callers run the same few texts with other parameters."""
     return parse_queries(text)
 
 
@@ -248,7 +248,7 @@ def _expression(type: ElementType, predicate: BoundPredicate) -> pc.Expression:
     column, kind = pc.field(predicate.column), type.arrow.field(predicate.column).type
     where = _COMPARE[predicate.op](column, pa.scalar(predicate.value, kind))
     if pa.types.is_floating(kind) and predicate.op in (">", ">="):
-        # Lance takes NaN for the greatest number and Arrow for none: it shall not depend on where a row is.
+        # NaN is the largest number in Lance and compares false in Arrow: both kinds of rows must be filtered alike.
         where &= column <= pa.scalar(math.inf, kind)
     return where
 

@@ -1,4 +1,4 @@
-"""How a load is to be done: what its records do to those that exist, and what becomes of records that are refused."""
+"""The options of a load: its mode, and how it treats refused records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omniray.engine.rows.mode import Mode
 
 
 class OnError(StrEnum):
-    """What a record that is refused does to the load: ends it, or is set aside."""
+    """Whether a refused record fails the load, or is set aside."""
 
     FAIL = "fail"
     REJECT = "reject"

@@ -1,7 +1,7 @@
-"""A part of a large load, staged by somebody else: its rows lie in data files, and their keys travel.
+"""A part of a large load, staged by a worker: its rows are in data files, and it carries their keys.
 
 Parts are staged in parallel, from sources that can be read again: a part that fails is staged anew from its beginning,
-and what the first try left is the sweep's. Nothing refers to any of it before the whole load is judged and committed.
+and the files of the first try are left to the sweep. Nothing refers to them before the whole load is committed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omniray.engine.writes.staging_tables import StagingTables
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What one part came to: the data files and keys of each table, and the records that were refused."""
+    """The result of one part: the data files and keys of each table, and the rejections."""
 
     tables: Mapping[str, StagedRows]
     keys: PackedKeys
@@ -63,7 +63,7 @@ def stage_part(
 
 
 def _check_rows(source: Source, records: int, staged: Mapping[str, StagedRows]) -> None:
-    """A retry that loses rows without a word has been seen elsewhere: what was read must be what was staged."""
+    """Raise unless as many rows were staged as read: a retry could lose rows silently."""
     rows = sum(one.rows for one in staged.values())
     if rows != records:
         raise StorageError(f"{source.name}: {records} rows were read and {rows} staged; nothing was written: try again")

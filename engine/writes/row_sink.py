@@ -1,4 +1,4 @@
-"""Where a load's rows of one table go: into memory while they are few, into data files of their own after that."""
+"""The sink for a load's rows of one table: in memory while they are few, in data files of their own after that."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _POLL_S = 0.2
 
 
 class RowSink:
-    """Takes batches in order; afterwards gives the rows, less those a judgement drops.
+    """Takes batches in order; afterwards gives the rows without those that a judgement drops.
 
-    `announce` is called with the table before the first data file is written: whoever sweeps must know by then. It says
-    since when, by the store's clock, which the staged rows bear: a sweep of a later time may have taken them.
+    `announce` is called with the table before the first data file is written, so that a sweep spares the files. It
+    returns the time by the store's clock, which the staged rows carry: a sweep with a later time may delete them.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class RowSink:
             self._start_staging()
 
     def take(self, staged: StagedRows) -> None:
-        """Add rows that were staged elsewhere; rows that are written come after all of them."""
+        """Add rows that a worker staged; rows added by `write` come after all of them."""
         self._staged = staged if self._staged is None else self._staged.and_then(staged)
 
     @property
     def staged(self) -> StagedRows:
-        """The rows that were staged."""
+        """The staged rows."""
         return self._staged or StagedRows((), 0, self._since_us)
 
     def finish(self) -> None:
@@ -86,12 +86,12 @@ class RowSink:
         self._batches, self._finished = [], True
 
     def rows(self, *, dropped: pa.Int64Array, adopted: pa.Table) -> pa.Table | StagedRows:
-        """The rows without the dropped positions; adopted ones (`row`, `id`) take the id of the row they replace."""
+        """The rows without the dropped positions; adopted rows (`row`, `id`) get the id of the row they replace."""
         if self._inline is not None:
             return edited(self._inline, 0, dropped.to_numpy(), adopted)
         assert self._staged is not None, "rows() before finish()"
         if len(dropped) == 0 and adopted.num_rows == 0:
-            self._forget_rewritten()  # of an earlier judgement, on a state that has moved since
+            self._forget_rewritten()  # from an earlier judgement on an older state
             return self._staged
         if self._rewritten is None or not (self._rewritten[0].equals(dropped) and self._rewritten[1].equals(adopted)):
             self._forget_rewritten()
@@ -100,11 +100,11 @@ class RowSink:
 
     @property
     def inline(self) -> pa.Table | None:
-        """All rows, if they are few enough to be in memory."""
+        """All rows, if they are in memory."""
         return self._inline
 
     def rows_at(self, positions: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """The rows at sorted positions, as they were written; a value that is null is left out."""
+        """The rows at sorted positions, as they were written, without null values."""
         wanted = np.asarray(positions, np.int64)
         first = 0
         for batch in self._written():
@@ -120,7 +120,7 @@ class RowSink:
             yield from self._storage.read_staged(self._type, self._table().path, self._staged)
 
     def close(self, *, used: bool) -> None:
-        """Delete staged files that the graph does not refer to: all of them, or those that a rewrite made stale."""
+        """Delete staged files that the graph does not refer to: all, or the ones that a rewrite replaced."""
         if self._staging is not None and not self._finished:
             self._abandon(self._staging)
         if self._staged is not None and (not used or self._rewritten is not None):
@@ -154,7 +154,7 @@ class RowSink:
             yield batch
 
     def _send(self, batch: pa.RecordBatch | None) -> None:
-        """Hand a batch to the staging thread; if that has failed, raise what it failed of."""
+        """Hand a batch to the staging thread; if the thread has failed, raise its error."""
         assert self._queue is not None, "nothing is being staged"
         assert self._staging is not None, "nothing is being staged"
         while True:
@@ -166,15 +166,15 @@ class RowSink:
                 continue
 
     def _abandon(self, staging: Future[StagedRows]) -> None:
-        """The load has failed while rows were being staged: let the thread end, so that its files are known."""
-        with contextlib.suppress(Exception):  # the load's own error is the one to tell
+        """After a failure of the load, let the staging thread end, so that its files are known."""
+        with contextlib.suppress(Exception):  # the load's own error is reported
             self._send(None)
             self.take(staging.result())
 
     # Editing
 
     def _rewrite(self, staged: StagedRows, dropped: pa.Int64Array, adopted: pa.Table) -> StagedRows:
-        """The rows, edited, in new files, which bear the time of the old ones: a sink that only took has no other."""
+        """Stage the edited rows anew, with the time of the old files: a sink of staged rows alone has no other."""
         table = self._table()
         reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._edited_batches(staged, dropped, adopted))
         return self._stage(table, reader, staged.staged_since_us)
@@ -197,7 +197,7 @@ class RowSink:
 def edited(
     rows: pa.Table, first: int, dropped: np.ndarray[tuple[int], np.dtype[np.int64]], adopted: pa.Table
 ) -> pa.Table:
-    """Rows at positions `first`, `first + 1`, … with adopted ids put in and dropped ones left out."""
+    """Rows at positions `first`, `first + 1`, … with adopted ids set and dropped rows left out."""
     adopted_at = adopted["row"].to_numpy()
     low, high = np.searchsorted(adopted_at, [first, first + rows.num_rows])
     if high > low:

@@ -1,4 +1,4 @@
-"""Where a load stages its rows before anything is committed: the tables of a branch as they are now."""
+"""The tables of a branch as a load stages rows for them, before anything is committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omniray.engine.writes.lease import Lease
 
 @dataclass(frozen=True, slots=True)
 class StagingTables:
-    """The tables of a branch, for somebody who stages rows for them; `open` gives one at its newest version."""
+    """The tables of a branch, to stage rows for; `open` opens one at its newest version."""
 
     schema: Schema
     storage: TableStorage

@@ -1,7 +1,7 @@
-"""A part of a load that somebody else read: rows of one table, few of them in memory, many in data files.
+"""A part of a load that a worker read: rows of one table, few of them in memory, many in data files.
 
-Any number of workers make parts at the same time, and whoever commits puts them together. The keys of rows that lie in
-data files are read back from there, so that what travels stays small however many rows a part has.
+Any number of workers make parts at the same time, and the committing process combines them. The keys of rows in data
+files are read back from there, so that a part stays small to send however many rows it has.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from omniray.engine.writes.row_sink import RowSink
 from omniray.engine.writes.staging_tables import StagingTables
 
 INLINE_ROWS_MAX = 2048
-"""So few that the parts of a whole load may travel with their rows and still be few."""
+"""So few that all parts of a load together stay small even if each carries its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """Which rows were given an id because they had none: all, none, or those marked."""
+    """Which rows had no id and were given one: all, none, or the marked ones."""
 
     marks: bytes = b""
     all: bool = False
@@ -48,7 +48,7 @@ class Minted:
         return cls(all=True) if marks.all() else cls(np.packbits(marks).tobytes() if marks.any() else b"")
 
     def forgotten(self, ids: pa.Array, first: int) -> pa.Array:
-        """The ids of rows `first`, `first + 1`, … with those that were minted null, as their source left them."""
+        """The ids of rows `first`, `first + 1`, … with minted ones null, as in their source."""
         if not self.marks:
             return ids
         marks = np.unpackbits(np.frombuffer(self.marks, np.uint8), count=first + len(ids))[first:]
@@ -57,7 +57,7 @@ class Minted:
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """The rows, the operations that announced their files, and where they were read."""
+    """The rows, the operations that announced their files, and their source."""
 
     table_key: str
     source: str
@@ -70,7 +70,7 @@ class TablePart:
         return self.rows.rows if isinstance(self.rows, StagedRows) else int(self.rows.num_rows)
 
     def keys(self, type: ElementType, tables: StagingTables) -> Iterator[pa.RecordBatch]:
-        """The key columns of the rows in their order; an id that was minted is null."""
+        """The key columns of the rows in their order; a minted id is null."""
         columns = [name for name in key_columns(type) if not (self.minted.all and name == ID)]
         if isinstance(self.rows, StagedRows):
             path = tables.open(self.table_key).path
@@ -87,7 +87,7 @@ class TablePart:
 
 
 def _nameless(rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of a type that has no key but its id."""
+    """Rows of a type without key columns, whose ids were all minted."""
     yield pa.RecordBatch.from_pydict({ID: pa.nulls(rows, pa.string())})
 
 
@@ -98,9 +98,9 @@ def read_part(
     tables: StagingTables,
     announced: SidecarIntent,
 ) -> TablePart:
-    """Check rows as they come and stage them if they are many; the first one that does not fit is raised.
+    """Check rows as a stream and stage them if they are many; raises the error of the first one that does not fit.
 
-    `announced` says for which write.
+    `announced` is the write that they belong to.
     """
     lease = tables.new_lease()
     sink = RowSink(type, tables, lambda table: lease.take(announced, table), inline_rows_max=INLINE_ROWS_MAX)
@@ -137,7 +137,7 @@ def _conformed(batches: Iterable[pa.RecordBatch], type: ElementType, source: str
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about one block: of few rows each, the checks would cost more than the rows."""
+    """The same rows in batches of about one block: checks of many small batches would be slow."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         for start in range(0, len(batch), BLOCK_ROWS_MAX):

@@ -1,10 +1,10 @@
-"""A write as it travels from a client to whoever commits it: plain values, made exact where they arrive.
+"""A write as a client sends it to the process that commits it: plain values, resolved on arrival.
 
-    LoadRequest       few rows: they travel along, checked already, with their keys
+    LoadRequest       few rows: it carries them, checked already, with their keys
     MutationRequest   a query and its parameters
     PreparedRequest   a large load: its rows are staged, and it was judged on a state that must not have moved since
 
-A client checks everything that needs no state before it sends a request, so a refusal that comes back is about the
+A client checks everything that needs no state before it sends a request, so a refusal by the receiver is about the
 graph and not about the data.
 """
 
@@ -32,15 +32,15 @@ from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX, edited
 
-_MUTATION_BYTES = 1024  # what a query is taken to weigh beside its parameters
+_MUTATION_BYTES = 1024  # the assumed size of a query without its parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every request says of itself. The commit id is also its idempotency key.
+    """The common fields of all requests. The commit id is also the idempotency key.
 
-    `fresh` is said of an id that its client has minted for this request and sends for the first time: nobody can have
-    committed it, and it need not be looked up in the history.
+    `fresh`: the client has minted the id for this request and sends it for the first time, so it can't be committed
+    yet, and need not be looked up in the history.
     """
 
     commit_id: str
@@ -53,39 +53,39 @@ class Header:
 
 
 class Request(Protocol):
-    """A write that was sent."""
+    """A write that a client sent."""
 
     @property
     def header(self) -> Header: ...
 
     @property
     def rows(self) -> int:
-        """How many rows travel with it."""
+        """How many rows it carries."""
 
     @property
     def size_bytes(self) -> int: ...
 
     @property
     def alone(self) -> bool:
-        """Whether it shares a round with no other write."""
+        """Whether it needs a round of its own."""
 
     @property
     def touched(self) -> frozenset[str] | None:
         """The tables that it may touch; None if that is known only when it is judged."""
 
     def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
-        """For each table the ids that judging it will ask for, as far as that is known before."""
+        """For each table the ids that its judgement will look up, as far as known in advance."""
 
     def resolve(self, state: State, schema: Schema) -> Resolution: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """A load whose rows travel along."""
+    """A load that carries its rows."""
 
     header: Header
     options: LoadOptions
-    rejected: int  # records that were refused while they were read
+    rejected: int  # records that were refused during reading
     keys: PackedKeys
     tables: Mapping[str, pa.Table]
     alone: bool = False
@@ -124,7 +124,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class MutationRequest:
-    """A query with its parameters; `now` is the client's."""
+    """A query with its parameters; `now` is the client's time."""
 
     header: Header
     text: str
@@ -153,7 +153,7 @@ class MutationRequest:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A load whose rows are staged already. Its resolution holds as long as the tables it was judged on stand still."""
+    """A load whose rows are staged already. Its resolution is valid until a table that it was judged on moves."""
 
     header: Header
     resolution: Resolution
@@ -177,7 +177,7 @@ class PreparedRequest:
 
 
 def sent_again(request: Request) -> Request:
-    """The request for another try, which its id is no longer fresh for: the last one may have been applied."""
+    """The request for another try. Its id is no longer fresh: the last try may have been applied."""
     one: Any = request
     again: Request = replace(one, header=replace(request.header, fresh=False))
     return again
@@ -193,7 +193,7 @@ def resolve_load(
     *,
     lookup_keys_max: int = LOOKUP_KEYS_MAX,
 ) -> Resolution:
-    """Judge a load on a state; `rows_of` gives the rows of a table that the verdict leaves."""
+    """Judge a load on a state; `rows_of` gives the rows of a table that the verdict keeps."""
     verdict = judge(log, schema, state, reject=options.on_error is OnError.REJECT, lookup_keys_max=lookup_keys_max)
     if verdict.refusal is not None:
         raise as_error(as_rejection(verdict.refusal))

@@ -1,1 +1,1 @@
-"""Spark: frames of any size become commits of a graph, and a graph's snapshots and changes become frames."""
+"""Spark: writes frames of any size to a graph in one commit, and reads snapshots and changes as frames."""

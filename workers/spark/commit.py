@@ -1,4 +1,4 @@
-"""The driver's side of a load: what executors have staged becomes one commit, of the coordinator or of this process."""
+"""The driver's side of a load: commits the parts that executors staged, by the coordinator or in this process."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _ULID_BYTES = 16
 
 
 def txn_id_of(*names: object) -> str:
-    """The id of a write that is known by names: the same ones give the same id, anywhere and at any time."""
+    """The id of a write, derived from names: the same names give the same id, anywhere and at any time."""
     digest = hashlib.sha256("\n".join(map(str, names)).encode()).digest()
     return str(ULID.from_bytes(digest[:_ULID_BYTES]))
 
 
 def commit_parts(ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
-    """Commit what executors have staged of these types, all at once; raises the error of a row that one has met.
+    """Commit the staged parts of these types in one commit; raises the error of a row if a part holds one.
 
-    Nothing is deleted when this fails: what was staged is the sweep's, which knows what a commit refers to.
+    Nothing is deleted when this fails: the staged files are left to the sweep, which knows what commits refer to.
     """
     with ticket.target.opened() as graph:
         return commit_on(graph, ticket, types, parts)
 
 
 def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
-    """The same on a graph that is open."""
+    """Like `commit_parts`, on an open graph."""
     check_same(graph, ticket.graph_id)
     target = ticket.target
     made = [unpacked(part) for part in parts]

@@ -1,11 +1,11 @@
-"""The handoff to Ray: Spark's rows are checked and staged by workers on Ray, which have the credentials of the store.
+"""The handoff to Ray: workers on Ray, which have the credentials of the store, check and stage Spark's rows.
 
-Two ways lead there. By Flight the tasks of Spark stream their rows to servers in Ray actors, and the result of each
-task is the part that was staged of it: Spark passes on the result of one successful try of each partition, so that what
-other tries staged never counts. By files Spark writes Parquet to storage that both share, and Ray tasks stage one file
-each: slower to begin with, but a worker that dies is run again from its file, without Spark.
+There are two ways. By Flight, Spark tasks stream their rows to servers in Ray actors, and the result of each task is
+the part that was staged: Spark passes on the result of one successful try of each partition, so that the files of other
+tries never count. By files, Spark writes Parquet to shared storage, and Ray tasks stage one file each: slower to start,
+but the work of a dead worker is repeated from its file, without Spark.
 
-Either way the driver commits all parts as one write with one id.
+Either way, the driver commits all parts as one write with one id.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def to_ray(
     tenant: str | None = None,
     timeout_s: float = STREAM_TIMEOUT_S,
 ) -> WriteResult:
-    """Have the rows of a frame staged on the Ray cluster of `graph`, and commit them in one atomic commit.
+    """Stage the rows of a frame on the Ray cluster of `graph`, and commit them in one atomic commit.
 
     Spark's hosts need neither Ray nor credentials of the store: only this process has both. `via="flight"` streams the
-    rows, and each partition may take `timeout_s`; `via="files"` writes them to `shared_path`, which both can reach,
-    first. `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
+    rows, and each partition may take `timeout_s`; `via="files"` first writes them to `shared_path`, which both can
+    reach. `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
     """
     from omniray.workers.spark.types import check_frame
 
@@ -76,7 +76,7 @@ def to_ray(
     ticket = begin(target, graph.graph_id, options.mode, txn_id)
     commit = partial(commit_on, graph, ticket, [type])
     if txn_id is not None and _is_committed(graph, ticket.txn_id):
-        return commit([])  # its first outcome
+        return commit([])  # returns its first outcome
     if shared_path is None:
         return _by_flight(df, ticket, type, timeout_s, commit)
     return _by_files(df, ticket, type, shared_path, commit)
@@ -111,7 +111,7 @@ def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commi
         task = partial(hand_over_partition, route, type)
         with own_errors():
             rows = df.mapInArrow(task, RESULT).collect()
-        # While the servers live, nobody takes what they staged for that of the dead.
+        # Committed while the servers live: their staged files must not be swept as those of dead writers.
         result = commit(one_part_each((row.partition, seal.opened(bytes(row.part))) for row in rows))
         if not all_counted(workers, len(rows)):
             workers.clear()
@@ -119,10 +119,10 @@ def _by_flight(df: DataFrame, ticket: Ticket, type: str, timeout_s: float, commi
 
 
 def _servers() -> tuple[int, int]:
-    """How many staging servers on the nodes of the cluster are to be used, and how many there shall be, with spares.
+    """How many staging servers to use on the nodes of the cluster, and how many to start, with spares.
 
-    More servers than the processors can feed would take from the rows the time that it takes to make them ready. But
-    when the only one dies, there has to be another.
+    With more servers than the processors can feed, their preparation would slow down the staging. But if the only
+    server dies, there must be a spare.
     """
     import ray
 
@@ -144,7 +144,7 @@ def _locations(workers: Sequence[Any], ticket: Ticket, token: str, seal: Seal, u
 
 
 def one_part_each(handed: Iterable[tuple[int, bytes]]) -> list[bytes]:
-    """The parts in the order of their partitions; two of one partition would double its rows."""
+    """The parts in partition order; raises if a partition has two, which would double its rows."""
     parts: dict[int, bytes] = {}
     for partition, part in handed:
         if partition in parts:
@@ -157,7 +157,7 @@ def one_part_each(handed: Iterable[tuple[int, bytes]]) -> list[bytes]:
 
 
 def _by_files(df: DataFrame, ticket: Ticket, type: str, shared_path: str, commit: Commit) -> WriteResult:
-    """Each try has a folder of its own; once one has succeeded, those of all tries of the write go."""
+    """Hand over by files. Each try has a folder of its own; after a success the folders of all tries are deleted."""
     import fsspec
 
     write_folder = f"{shared_path.rstrip('/')}/omniray-handoff-{ticket.txn_id}"
@@ -167,7 +167,7 @@ def _by_files(df: DataFrame, ticket: Ticket, type: str, shared_path: str, commit
     files, path = fsspec.core.url_to_fs(write_folder)
     try:
         files.rm(path, recursive=True)
-    except OSError as error:  # the write has landed, and nobody needs them any more
+    except OSError as error:  # the write has landed, and the files are not needed any more
         log.warning("event=handoff_files_kept folder=%s error=%s", write_folder, error)
     return result
 
@@ -175,7 +175,7 @@ def _by_files(df: DataFrame, ticket: Ticket, type: str, shared_path: str, commit
 def _staged_files(ticket: Ticket, type: str, folder: str) -> list[bytes]:
     import ray
 
-    # The store may fail for a while, and a file can be read as often as one likes.
+    # The store may fail for a while, and a file can be read any number of times.
     task = ray.remote(num_cpus=1, max_retries=FILE_TRIES_MAX - 1, retry_exceptions=True)(stage_file)
     try:
         parts: list[bytes] = ray.get([task.remote(ticket, type, path) for path in _written(folder)])
@@ -190,7 +190,7 @@ def _staged_files(ticket: Ticket, type: str, folder: str) -> list[bytes]:
 
 
 def _written(folder: str) -> list[str]:
-    """The files of a folder that Spark has committed; it writes one for a frame without rows, too."""
+    """The files of a folder that Spark has committed; Spark writes one for a frame without rows, too."""
     import fsspec
 
     files, path = fsspec.core.url_to_fs(folder)

@@ -1,9 +1,9 @@
-"""Staging workers that outlive a handoff: the next one of this process finds them started, with all of it imported.
+"""Staging workers that outlive a handoff, so that the next one of this process finds them started.
 
-To start a process on Ray and to import Lance there takes some two seconds, however few rows there are. So workers wait
-a while for another handoff. They belong to this process and end with it. A handoff that failed takes its workers with
-it, since nobody knows what they are still at; so does one in which a task was tried twice, since what the other try
-staged is announced in the name of the worker, and is spared by every sweep as long as that lives.
+Starting a process on Ray and importing Lance there takes about two seconds, however few rows there are. So workers wait
+a while for another handoff. They belong to this process and end with it. A handoff that failed ends its workers, since
+they may still be working; so does one in which a task was tried twice, since the lease of the other try's files belongs
+to the worker, and every sweep spares them while the worker lives.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _ANSWER_TIMEOUT_S = 5.0
 
 
 class Crew:
-    """The workers that wait, of one connection to one cluster: those of another are gone with it."""
+    """The idle workers of one connection to one cluster; they end with the connection."""
 
     def __init__(self, idle_s_max: float = IDLE_S_MAX) -> None:
         self._idle_s_max = idle_s_max
         self._lock = threading.Lock()
         self._connection = ""
-        self._waiting: list[tuple[float, Any]] = []  # until when, and who; the last one has waited least
+        self._waiting: list[tuple[float, Any]] = []  # (deadline, worker); the last one has waited least
         self._timer: threading.Timer | None = None
 
     @contextmanager
     def hired(self, count: int) -> Iterator[list[Any]]:
-        """So many workers, all of which have answered. Those that are taken off the list don't wait for another run."""
+        """`count` workers, all of which have answered. A worker that the caller takes off the list is ended."""
         connection = _connection()
         workers = _alive(self._taken(connection, count))
         hired: list[Any] = []
@@ -51,7 +51,7 @@ class Crew:
             self._keep(connection, hired)
 
     def _taken(self, connection: str, count: int) -> list[Any]:
-        """Those that have waited least, so that the others come to their end."""
+        """Take the workers that have waited least, so that the others reach their deadline."""
         with self._lock:
             if self._connection != connection:
                 self._connection, self._waiting = connection, []
@@ -78,9 +78,9 @@ class Crew:
             self._timer.start()
 
     def _dismiss(self) -> None:
-        """End those that have waited long enough."""
+        """End the workers whose deadline has passed."""
         with self._lock:
-            if self._connection != _connection():  # and with it they have ended
+            if self._connection != _connection():  # they ended with their connection
                 self._waiting = []
             now = time.monotonic()
             _end([worker for until, worker in self._waiting if until <= now])
@@ -89,11 +89,11 @@ class Crew:
 
 
 CREW = Crew()
-"""The one of this process."""
+"""The crew of this process."""
 
 
 def all_counted(workers: Sequence[Any], parts: int) -> bool:
-    """Whether all that the workers began to stage in this run are the parts that it has taken."""
+    """Whether every stream that the workers began in this run is one of its parts."""
     import ray
 
     try:
@@ -104,7 +104,7 @@ def all_counted(workers: Sequence[Any], parts: int) -> bool:
 
 
 def _connection() -> str:
-    """What tells one connection of this process to a cluster from any other; nothing while there is none."""
+    """The id of this process's connection to a cluster; empty if there is none."""
     import ray
 
     return str(ray.get_runtime_context().get_worker_id()) if ray.is_initialized() else ""
@@ -113,7 +113,7 @@ def _connection() -> str:
 def _started(count: int) -> list[Any]:
     import ray
 
-    # No processor is reserved: a cluster that is full would never start them, and they mostly wait.
+    # No processor is reserved: a full cluster would never start them, and they mostly wait.
     shell = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(StagingWorker)
     workers = [shell.remote() for _ in range(count)]
     try:
@@ -127,7 +127,7 @@ def _started(count: int) -> list[Any]:
 
 
 def _alive(workers: Sequence[Any]) -> list[Any]:
-    """Those that answer; the others have died while they waited, or their node has."""
+    """The workers that answer; the others, or their nodes, died while they waited."""
     import ray
 
     alive = []

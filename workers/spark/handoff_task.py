@@ -1,6 +1,6 @@
-"""What a Spark task does in a handoff: its rows go to a staging server, and its result is the part that came of them.
+"""The Spark task of a handoff: sends its rows to a staging server, and returns the staged part.
 
-Executors import this, Arrow Flight and Spark, and neither Ray nor Lance; they know a token, but no storage.
+Executors import this module, Arrow Flight and Spark, and neither Ray nor Lance; they have a token, but no storage.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _RESULT_ARROW = pa.schema([("partition", pa.int32()), ("part", pa.binary())])
 
 
 def hand_over_partition(route: Route, type_name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Send the rows of this task; the one row that comes back is the part, and a task without rows has none.
+    """Send the rows of this task; the result is one row with the part, or none for a task without rows.
 
-    What goes wrong with a server is raised: Spark runs the task again, with its rows from their beginning. An error of
-    the rows is a part too, for it would be the same the next time.
+    An error of a server is raised: Spark runs the task again, from its first row. An error of the rows is a part too,
+    since it would be the same in the next try.
     """
     from pyspark import TaskContext
 

@@ -1,7 +1,7 @@
-"""The Ray side of a handoff: actors with a staging server each, and tasks that stage a file.
+"""The Ray side of a handoff: Ray actors with a staging server each, and tasks that stage a file.
 
-A part that travels through a Spark task is sealed: the driver unpacks it, which has the credentials that Spark's hosts
-shall not have, and so it takes nothing from them but what the servers of its own run have made.
+A part that passes through a Spark task is sealed: the driver, which unpickles it, has credentials that Spark's hosts
+must not have, so it accepts only parts that the servers of its own run have made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A key that the driver and the servers of a run share, and nobody else."""
+    """A key that only the driver and the servers of a run share."""
 
     key: bytes = field(repr=False)
 
@@ -32,7 +32,7 @@ class Seal:
         return hmac.digest(self.key, part, _DIGEST) + part
 
     def opened(self, sealed: bytes) -> bytes:
-        """The part; raises what a changed one deserves."""
+        """The part; raises `StorageError` if its digest is wrong."""
         digest, part = sealed[:_DIGEST_BYTES], sealed[_DIGEST_BYTES:]
         if not hmac.compare_digest(digest, hmac.digest(self.key, part, _DIGEST)):
             raise StorageError("a part was not made by the staging servers of this run; nothing was written")
@@ -40,10 +40,10 @@ class Seal:
 
 
 class StagingWorker:
-    """An actor that serves one run after another, at the address that its node has in the cluster.
+    """A Ray actor that serves one run after another, at its node's address in the cluster.
 
-    To import Lance and to open the graph takes longer than all else of its start: that is done beside Spark's own
-    start, and by a spare not before it is needed.
+    Importing Lance and opening the graph is the longest part of its start: it happens while Spark starts, and in a
+    spare only when needed.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class StagingWorker:
         return True
 
     def serve(self, ticket: Ticket, token: str, seal: Seal, *, spare: bool) -> str:
-        """Take the streams of a run; where they are to be sent."""
+        """Serve the streams of a run; returns the server's address."""
         import ray
 
         streams = self._streams = []
@@ -70,18 +70,18 @@ class StagingWorker:
         return self._server.location
 
     def streams(self) -> int:
-        """How many were begun in this run, whatever became of them."""
+        """The number of streams begun in this run, whatever their outcome."""
         return len(self._streams)
 
     def rest(self) -> None:
-        """The run is over: take nothing more for it. What is still under way ends by itself, and counts no more."""
+        """End the run: accept no more streams. Streams still under way end by themselves, and do not count."""
         if self._server is not None:
             threading.Thread(target=self._server.shutdown, daemon=True).start()
             self._server = None
 
 
 def staged(ticket: Ticket, type_name: str, batches: Iterator[pa.RecordBatch], source: str) -> Answer:
-    """Stage rows, and say how many the part has."""
+    """Stage rows; the answer holds the part and its row count."""
     part = stage_batches(ticket, type_name, batches, source)
     made = unpacked(part)
     return Answer(None if isinstance(made, OmnirayError) else made.row_count, part)
@@ -94,7 +94,7 @@ def stage_file(ticket: Ticket, type_name: str, path: str) -> bytes:
     from omniray.engine.rows.source_arrow import rows_per_block
     from omniray.engine.rows.source_files import find_file
 
-    # Spark writes times as INT96, which Arrow would take for nanoseconds, and so for no year after 2262.
+    # Spark writes times as INT96, which Arrow would read as nanoseconds, and so not beyond the year 2262.
     with find_file(path).open() as data, pq.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
         answer = staged(ticket, type_name, file.iter_batches(rows_per_block(file.metadata)), path)
         if answer.rows not in (file.metadata.num_rows, None):

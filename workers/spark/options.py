@@ -1,6 +1,6 @@
-"""The options of the data source, checked before anything is done with them.
+"""The options of the data source, checked before use.
 
-Spark passes them as text under names in lower case; those that begin with `storage.` are the store's.
+Spark passes them as text under names in lower case; names that begin with `storage.` are options of the store.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SPARK_OWN = ("path", "checkpointlocation")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A graph, and for whom it is written to."""
+    """A graph, and the author of writes to it."""
 
     uri: str
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # there may be secrets in it
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain secrets
     actor: str = "spark"
     tenant: str = ""
     timeout_s: float = TIMEOUT_S
-    connect: Connect | None = field(default=None, repr=False)  # to the coordinator that serves it
+    connect: Connect | None = field(default=None, repr=False)  # connects to the coordinator that serves it
 
     def __post_init__(self) -> None:
-        Author(self.actor, self.tenant)  # refused here, before anything is done
+        Author(self.actor, self.tenant)  # raises here if invalid, before anything is done
 
     @classmethod
     def of(cls, options: Mapping[str, str], connect: Connect | None = None) -> Target:
@@ -48,8 +48,8 @@ class Target:
 
     @contextmanager
     def opened(self) -> Iterator[WritableGraph]:
-        """The graph, to write to: through the coordinator that serves it, or in this process where none does."""
-        from omniray.engine.graph import open as open_graph  # and with it Lance, which whoever plans does without
+        """The graph, to write to: through the coordinator that serves it, or in this process if there is none."""
+        from omniray.engine.graph import open as open_graph  # imports Lance, which planning does not need
 
         with open_graph(self.uri, read_only=True, storage_options=self.storage_options or None) as graph:
             served = graph.served
@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What `df.write.format("omniray")` and a stream into it say."""
+    """The options of `df.write.format("omniray")` and of a stream into it."""
 
     target: Target
     type: str
@@ -88,7 +88,7 @@ class WriteOptions:
 
 
 def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their names in lower case, Spark's own left out; a stranger among them is refused."""
+    """The options by their names in lower case, without Spark's own; an unknown one is refused."""
     options = {name.lower(): value for name, value in given.items()}
     for name in options:
         if name not in names and not name.startswith(STORAGE) and name not in _SPARK_OWN:

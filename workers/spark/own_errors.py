@@ -1,4 +1,4 @@
-"""Errors of ours that were raised in a process of Spark, which passes them on as the text of a traceback."""
+"""Restores omniray's errors raised in a Spark process, which Spark passes on as the text of a traceback."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILI
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise an error of ours as what it is, wherever Spark met it; those of Spark stay what they are."""
+    """Raise an omniray error with its own type, wherever in Spark it was raised; Spark's errors are unchanged."""
     try:
         yield
     except OmnirayError:
         raise
-    except Exception as error:  # those of Spark have no class in common
+    except Exception as error:  # Spark's errors have no common base class
         ours = error_in(str(error))
         if ours is None:
             raise
@@ -27,7 +27,7 @@ def own_errors() -> Iterator[None]:
 
 
 def error_in(text: str) -> OmnirayError | None:
-    """The last error of ours that a text tells of, without its facts."""
+    """The last omniray error in the text of a traceback, without its facts."""
     found = _RAISED.findall(text)
     if not found:
         return None

@@ -1,7 +1,7 @@
-"""Spark's filters as filters of a table, where both mean exactly the same.
+"""Translates Spark's filters to filters of a table, where both mean exactly the same.
 
-Numbers with a point are left to Spark: it takes -0.0 for 0.0 and every NaN for the largest number, and the store does
-neither. So are lists, vectors and blobs, and whatever is compared with null.
+Floats are left to Spark: for Spark -0.0 equals 0.0 and NaN is the largest number, which is not so in the store. So are
+lists, vectors and blobs, and comparisons with null.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TEXT = ScalarType(Scalar.STRING)
 
 
 def pushed(filter: Filter, type: ElementType) -> pc.Expression | None:
-    """A filter of Spark's as one of the table; None where it is left to Spark."""
+    """A Spark filter as a filter of the table; None if it is left to Spark."""
     if isinstance(filter, Not):
         child = pushed(filter.child, type)
         return None if child is None else ~child
@@ -84,7 +84,7 @@ def _comparable(type: ElementType, name: str) -> pa.DataType | None:
 
 
 def _values(given: Any, arrow: pa.DataType) -> pa.Array | None:
-    """Spark's values in the column's type; None where there is no such value, as for a null or an integer too large."""
+    """Spark's values in the column's type; None if one can't be converted, such as a null or a too large integer."""
     try:
         values = pa.array([_whole(value) for value in given], arrow)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -93,7 +93,7 @@ def _values(given: Any, arrow: pa.DataType) -> pa.Array | None:
 
 
 def _whole(value: Any) -> Any:
-    """An integer that Spark holds as a decimal, since it has no unsigned ones, as the integer that it is."""
+    """A whole decimal as an integer: Spark has no unsigned integers, and holds them as decimals."""
     if not isinstance(value, Decimal):
         return value
     if value != int(value):
@@ -102,7 +102,7 @@ def _whole(value: Any) -> Any:
 
 
 def _starts_with(column: pc.Expression, prefix: str) -> pc.Expression | None:
-    """As a range, for texts are ordered by their code points; None where no text ends the range."""
+    """A prefix filter as a range, since texts are ordered by code point; None if the range has no upper bound."""
     following = 1 + ord(prefix[-1]) if prefix else 1 + sys.maxunicode
     if following > sys.maxunicode or not is_unicode(chr(following)):
         return None

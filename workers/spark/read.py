@@ -1,7 +1,7 @@
 """`spark.read.format("omniray")`: one type of a pinned snapshot, each group of its fragments a partition.
 
-The snapshot is chosen once, on the driver, when the frame is made: every action on the frame sees the same rows,
-whatever is written meanwhile. Executors open the graph read-only and read exactly the version that was chosen.
+The driver chooses the snapshot once, when the frame is made: every action on the frame sees the same rows, whatever is
+written meanwhile. Executors open the graph read-only and read exactly the chosen version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMIT_ID = "_commit_id"
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What `spark.read.format("omniray")` says."""
+    """The options of `spark.read.format("omniray")`."""
 
     target: Target
     type: str
@@ -58,7 +58,7 @@ class ReadOptions:
 
 
 def reads_changes(options: Mapping[str, str]) -> bool:
-    """Whether the options are of a change stream; Spark asks for the columns before it says what it reads."""
+    """Whether the options are of a change stream: Spark asks for the columns before it says which kind it reads."""
     return _flag(options, "changes")
 
 
@@ -78,7 +78,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PinnedRead:
-    """A read whose snapshot is chosen: it pickles, and means the same rows for good."""
+    """A read with a chosen snapshot: picklable, and always gives the same rows."""
 
     options: ReadOptions
     type: ElementType
@@ -87,11 +87,7 @@ class PinnedRead:
 
     @classmethod
     def of(cls, options: ReadOptions) -> PinnedRead:
-        """Choose the snapshot, on the driver; wrong columns and filters are refused here, before any task runs.
-
-        A commit whose writer has not given its versions their final names is waited for, then `NotFinalised` is raised:
-        executors never meet one.
-        """
+        """Choose the snapshot, on the driver; invalid columns and filters are refused here, before any task runs."""
         from omniray.engine.graph import open as open_graph
 
         target = options.target
@@ -111,10 +107,10 @@ class PinnedRead:
 
 
 class _WhereSwitchedOn:
-    """The method `pushFilters` of a reader that is used whether push-down is on or off.
+    """The method `pushFilters` of a reader that works with push-down on or off.
 
-    With push-down off, Spark refuses a reader that has the method, and nothing tells a reader which it is. Spark knows
-    by the function behind the method, so it is shown the one of its base class.
+    With push-down off, Spark refuses a reader that overrides the method, and a reader can't know the setting. Spark
+    compares the function behind the method, so this one shows that of the base class.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -127,7 +123,7 @@ class _WhereSwitchedOn:
 
 
 class GraphReader(DataSourceReader):
-    """Reads the groups of a pinned read, in as many tasks."""
+    """Reads the groups of a pinned read, one task per group."""
 
     def __init__(self, read: PinnedRead, schema: StructType) -> None:
         if schema.simpleString() != read.schema.simpleString():
@@ -143,9 +139,9 @@ class GraphReader(DataSourceReader):
         return _WhereSwitchedOn(self)
 
     def push(self, filters: list[Filter]) -> list[Filter]:
-        """Take the filters that the store applies as Spark would, and give back the others.
+        """Take the filters that the store applies as Spark would, and return the others.
 
-        Beside a filter of the user's own all of them are Spark's: the store takes a text or an expression, not both.
+        If the user gave a filter, all are left to Spark: the store takes a text or an expression, not both.
         """
         if self._where is not None:
             return filters
@@ -159,10 +155,10 @@ class GraphReader(DataSourceReader):
         return [InputPartition(group) for group in self._read.groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows of one group; a read without groups still has a partition, of nothing."""
+        """In a task: the rows of one group; a read without groups still has one empty partition."""
         if partition.value is None:
             return
-        # Here, since these import Lance, which must not be there when Spark forks its workers.
+        # Imported here, since these import Lance, which must not be loaded when Spark forks its workers.
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from omniray.engine.history.open_branch import open_branch

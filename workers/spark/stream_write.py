@@ -1,7 +1,7 @@
 """The sink of a stream: each micro-batch is one commit, made once however often Spark runs it.
 
-Its id derives from the query, which a checkpoint keeps, and the number of the batch. A batch that is run again after a
-crash, between our commit and Spark's note of it, is answered with what was committed the first time.
+Its id derives from the query id, which a checkpoint keeps, and the number of the batch. A batch that runs again after a
+crash between our commit and Spark's record of it gets the result of the first commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class BatchMessage(WriterCommitMessage):
-    """What a task made, and for which query, which only the tasks are told."""
+    """The part of a task and its query id, which Spark gives to tasks only."""
 
     part: bytes
     query_id: str
@@ -54,4 +54,4 @@ class GraphStreamWriter(DataSourceStreamArrowWriter):
         commit_parts(ticket, [self._type_name], [message.part for message in found])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing, as in a batch write: the commit may have landed."""
+        """Do nothing, as in a batch write: the commit may have landed."""

@@ -1,4 +1,4 @@
-"""Several frames in one commit: each is staged when it is written, and all become visible when the block ends."""
+"""Several frames in one commit: each is staged when written, and all become visible when the block ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACTOR = "spark"
 
 
 class SparkTransaction:
-    """Use it as a context manager: it commits at the end of the block, unless that is left by an error."""
+    """A context manager that commits at the end of its block, unless the block raises."""
 
     def __init__(self, graph: WritableGraph, ticket: Ticket) -> None:
         self._graph, self._ticket = graph, ticket
@@ -45,18 +45,18 @@ class SparkTransaction:
 
     @property
     def txn_id(self) -> str:
-        """The id under which it is committed: a transaction of the same id is applied once."""
+        """The id of its commit: transactions with the same id are applied once."""
         return self._ticket.txn_id
 
     @property
     def result(self) -> WriteResult:
-        """What the commit did."""
+        """The result of the commit."""
         if self._result is None:
             raise InputError("the transaction is not committed: its result is there when its block has ended")
         return self._result
 
     def write(self, frame: DataFrame, type: str) -> int:
-        """Stage the rows of a frame, in its executors; how many they are. Raises the error of one that does not fit."""
+        """Stage the rows of a frame in its executors and return their number; raises the error of an invalid row."""
         from omniray.workers.spark.types import check_frame
 
         if self._result is not None:
@@ -70,7 +70,7 @@ class SparkTransaction:
         made = [unpacked(part) for part in parts]
         staged = [part for part in made if not isinstance(part, OmnirayError)]
         if len(staged) < len(made):
-            self._commit()  # raises the error, and lets go of what was staged beside it
+            self._commit()  # raises the error, and releases the leases of the other parts
         return sum(part.row_count for part in staged)
 
     def _commit(self) -> WriteResult:
@@ -96,7 +96,7 @@ def transaction(
 
 
 def _staging(ticket: Ticket, type_name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What each task does with its partition: one row comes back, which holds the part."""
+    """The function that a task applies to its partition: it returns one row with the part."""
 
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,7 +1,7 @@
-"""The types of a graph as Spark has them: what a read gives, and which frames a type takes.
+"""Spark types of a graph's types: the schema of a read, and the check of a written frame.
 
-A frame is judged by its columns alone, on the driver and before any task runs. What is refused here is what no value
-could mend; single values that do not fit are the business of the checks that every record goes through.
+A frame is checked by its columns alone, on the driver and before any task runs. It is refused if no value of a column
+could fit; single values are checked like those of every record.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SPARK_OF_SCALAR: Mapping[Scalar, DataType] = {
 
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
 _TIMES = (DateType, TimestampType, TimestampNTZType, StringType)
-# What `engine/casts.py` makes a value of: a test holds the two together.
+# The types that `engine/rows/casts.py` accepts: a test keeps the two equal.
 _ACCEPTED: Mapping[Scalar, tuple[type[DataType], ...]] = {
     Scalar.STRING: (StringType,),
     Scalar.BOOL: (BooleanType,),
@@ -100,7 +100,7 @@ def spark_type(type: PropertyType) -> DataType:
 
 
 def spark_schema(type: ElementType, columns: Sequence[str] | None = None) -> StructType:
-    """The columns of a type as a read gives them: all of them, or those that are named, in that order."""
+    """The schema of a type as a read gives it: all columns, or the named ones in that order."""
     properties = {p.name: StructField(p.name, spark_type(p.type), p.nullable) for p in type.properties}
     names: list[str] = type.arrow.names
     fields = {name: properties.get(name, StructField(name, StringType(), nullable=False)) for name in names}
@@ -111,7 +111,7 @@ def spark_schema(type: ElementType, columns: Sequence[str] | None = None) -> Str
 
 
 def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch as Spark takes it: the columns of a schema that Spark made, in its own Arrow types."""
+    """A batch with the columns of a schema that Spark made, in its Arrow types."""
     columns = [_cast(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -119,7 +119,7 @@ def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if not pa.types.is_list(target):
         return array if array.type == target else array.cast(target)
-    # By hand: Arrow's own cast refuses to say of items that they are never null.
+    # By hand: Arrow's cast can't mark list items as not nullable.
     lists = array.cast(pa.list_(array.type.value_type)) if pa.types.is_fixed_size_list(array.type) else array
     items = _cast(lists.flatten(), target.value_type)
     lengths = lists.value_lengths().fill_null(0)
@@ -132,7 +132,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def check_frame(schema: StructType, type: ElementType) -> None:
-    """Refuse a frame whose columns do not fit a type, with everything that is wrong with them."""
+    """Refuse a frame whose columns do not fit a type; the error lists all faults."""
     if problems := list(_problems(schema, type)):
         raise InputError(f"the frame does not fit {type.name}: {'; '.join(problems)}", type=type.name)
 
@@ -169,19 +169,19 @@ def _problems_of(p: Property, field: StructField | None, needed: str) -> Iterato
 
 
 def _needed(type: ElementType, p: Property) -> str:
-    """Why a row of the type can't be without the property; nothing if it can."""
+    """Why a row of the type needs the property; empty if it does not."""
     if isinstance(type, NodeType) and p.name in type.key:
         return "is part of the key"
     return "" if p.nullable else "is required"
 
 
 def _spoken(column: str) -> str:
-    """An end as people write it."""
+    """The user-facing name of an edge's end."""
     return {SRC: "from", DST: "to"}.get(column, column)
 
 
 def accepts(type: PropertyType, given: DataType) -> bool:
-    """Whether some value of a Spark type becomes a value of a property's type; null always does."""
+    """Whether some value of a Spark type can become a value of a property's type; null always can."""
     if isinstance(given, NullType):
         return True
     match type:

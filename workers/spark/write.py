@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PartMessage(WriterCommitMessage):
-    """What a task made. Of several tries of one partition, Spark hands on the message of one."""
+    """The part of a task. Of several tries of one partition, Spark passes on the message of one."""
 
     part: bytes
 
@@ -38,13 +38,13 @@ class GraphWriter(DataSourceArrowWriter):
         commit_parts(self._ticket, [self._type_name], parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing: Spark calls this also when the commit has landed and only its answer was lost.
+        """Do nothing: Spark also calls this when the commit has landed and only its answer was lost.
 
-        What was staged in vain is the sweep's, which sees whether anything refers to it.
+        Unused staged files are left to the sweep, which checks whether anything refers to them.
         """
 
 
 def this_partition() -> str:
-    """The partition that this task reads, in the words of a message."""
+    """The partition of this task, as a message names it."""
     context = TaskContext.get()
     return f"partition {context.partitionId()}" if context is not None else ""

@@ -1,5 +1,5 @@
-"""The pipeline: what Spark reads becomes one commit of a graph, and what does not fit goes to a table of rejects.
+"""The pipeline: Spark reads sources, commits their rows in one commit, and writes rejected rows to a table.
 
-`yaml_nodes.py` reads the file, `config.py` gives it its meaning, `plan.py` holds it against the graph's schema;
-`frames.py` and `conforming.py` make rows of it, `checks.py` judges them over many rows, `run.py` does all of it.
+`yaml_nodes.py` parses the file, `config.py` interprets it, `plan.py` checks it against the graph's schema; `frames.py`
+and `conforming.py` make rows, `checks.py` judges them by the rules over many rows, `run.py` runs all of it.
 """

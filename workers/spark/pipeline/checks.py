@@ -1,8 +1,8 @@
-"""The rules that take more than one row to decide, as distributed joins: keys, `@unique`, the ends of edges, `@card`.
+"""The rules over many rows as distributed joins: keys, `@unique`, the ends of edges, `@card`.
 
 The engine judges the whole commit again, by the same rules, and refuses it as a whole. Here the rows that it would
-refuse are found first and taken out, each with its reason. What a rule finds is mostly little, so it is kept, and the
-rows of a type, of which there may be any number, are only held against it; nothing of them comes to the driver.
+refuse are found first and taken out, each with its reason. A rule mostly finds few rows, so its findings are cached and
+joined with the rows of a type, of which there may be any number; no rows come to the driver.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _RANK, _USED, _COUNT, _AHEAD, _ADOPTED = "#rank", "#used", "#count", "#ahead", "
 
 
 class Held:
-    """Frames that are computed once, until the run ends.
+    """Frames that are cached until the run ends.
 
-    Meanwhile Spark may choose how many partitions they have. It would make hundreds of the little that a rule mostly
-    finds, and each later job would have as many tasks to read it, which takes longer than all the work.
+    Meanwhile Spark may choose their number of partitions. Otherwise it makes hundreds for the few rows that a rule
+    finds, and each later job needs as many tasks to read them, which takes longer than all the work.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -62,13 +62,13 @@ class Held:
         return frame
 
     def found(self, frame: DataFrame) -> DataFrame | None:
-        """What a rule found, computed now; None if that is nothing."""
+        """The findings of a rule, computed now; None if there are none."""
         return frame if self.hold(frame, StorageLevel.MEMORY_AND_DISK).count() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that rows break: its code, and a sentence made of each row."""
+    """A broken rule: its code, and a sentence for each row."""
 
     reason: Reason
     detail: Column
@@ -76,9 +76,9 @@ class Fault:
 
 @dataclass
 class Judgement:
-    """One type under judgement: the rows that are in so far, and what is out, as (reason, detail, row).
+    """One type under judgement: the remaining rows, and the rejected ones as (reason, detail, row).
 
-    `refused` are the rows that do not fit by themselves; `fallen` is what the rules here let fall.
+    `refused` are the rows that do not fit their type; `fallen` are the rows that the rules here reject.
     """
 
     plan: TypePlan
@@ -93,7 +93,7 @@ class Judgement:
         return cls(plan, held, refused, conformed.where(F.col(REASON).isNull()).drop(REASON, DETAIL, ROW))
 
     def drop(self, met: DataFrame, on: Sequence[str], fault: Fault) -> None:
-        """Let all rows fall that meet what a rule found."""
+        """Reject all rows that match the findings of a rule."""
         self._fall(self.live.join(met, list(on), "inner"), fault)
         self.live = self.live.join(met, list(on), "left_anti")
 
@@ -105,7 +105,7 @@ class Judgement:
         most: Column | int = 1,
         ahead: DataFrame | None = None,
     ) -> None:
-        """Of the rows that agree with one of `met`, keep `most` in the file's order, those of `ahead` before all."""
+        """Of the rows that match each row of `met`, keep `most` in the file's order, those in `ahead` first."""
         within, order = self.live.join(met, list(on), "inner"), self._order()
         if ahead is not None:
             within = within.join(ahead.withColumn(_AHEAD, F.lit(True)), ahead.columns, "left")
@@ -122,14 +122,14 @@ class Judgement:
         self.fallen.append(rows.select(reason.alias(REASON), fault.detail.alias(DETAIL), row.alias(ROW)))
 
     def _order(self) -> list[Column]:
-        """The order of rows with one key: as the file says, then by all they hold, so that each run decides alike."""
+        """The order of rows with one key: as in the file, then by all their values, so that every run decides alike."""
         last = self.plan.mapping.deduplicate.keep is Keep.LAST
         by = [F.desc_nulls_last(BY) if last else F.asc_nulls_last(BY)] if BY in self.live.columns else []
         return [*by, F.to_json(F.struct(*self.plan.columns))]
 
 
 def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGraph) -> None:
-    """Let every row fall that breaks a rule; `nodes` are the ids of the nodes that this run accepts, by type."""
+    """Reject every row that breaks a rule; `nodes` are the ids of the nodes that this run accepts, by type."""
     type = judgement.plan.type
     if isinstance(type, EdgeType):
         _drop_orphans(judgement, type, nodes, pinned)
@@ -142,7 +142,7 @@ def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGr
         for constraint in _uniques(judgement.plan, pinned.mode):
             _drop_taken(judgement, constraint, pinned)
             _drop_repeated(judgement, constraint)
-        # A merged row that falls no longer displaces the one of the graph, whose values are taken again then.
+        # A rejected row of a merge no longer displaces the graph's row, whose values are then taken again.
         if pinned.mode is not Mode.MERGE or len(judgement.fallen) == before:
             break
     else:
@@ -153,7 +153,7 @@ def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGr
 
 
 def _drop_orphans(judgement: Judgement, edge: EdgeType, nodes: Mapping[str, DataFrame], pinned: PinnedGraph) -> None:
-    """Edges without one of their nodes. Only the ids at their ends are moved, each of them once."""
+    """Reject edges without one of their nodes. Only the ids at their ends are shuffled, each once."""
     ends = ((SRC, edge.source), (DST, edge.target))
     missing = {
         node: _missing(judgement, [end for end, name in ends if name == node], node, nodes, pinned)
@@ -169,7 +169,7 @@ def _drop_orphans(judgement: Judgement, edge: EdgeType, nodes: Mapping[str, Data
 def _missing(
     judgement: Judgement, ends: Sequence[str], node: str, nodes: Mapping[str, DataFrame], pinned: PinnedGraph
 ) -> DataFrame | None:
-    """The ids at the ends that no accepted node has, and none of the graph that stays."""
+    """The ids at the ends that neither an accepted node nor a remaining node of the graph has."""
     ids = judgement.live.select(F.explode(F.array(*ends)).alias(ID)).distinct()
     if node in nodes:
         ids = ids.join(nodes[node], ID, "left_anti")
@@ -179,7 +179,7 @@ def _missing(
 
 
 def _adopt_ids(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> None:
-    """Merged edges that are given no id, beside others that are, take that of the edge which they replace."""
+    """In a merge where some edges have ids, give the other edges the id of the edge that they replace."""
     given = judgement.plan.has_ids and edge.unique_by_endpoints
     if pinned.mode is not Mode.MERGE or not given or not pinned.has(edge.name):
         return
@@ -189,7 +189,7 @@ def _adopt_ids(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> Non
 
 
 def _drop_existing(judgement: Judgement, pinned: PinnedGraph) -> None:
-    """Appended rows whose id the graph has."""
+    """Reject appended rows whose id exists in the graph."""
     name = judgement.plan.name
     if pinned.mode is not Mode.APPEND or not pinned.has(name):
         return
@@ -200,7 +200,7 @@ def _drop_existing(judgement: Judgement, pinned: PinnedGraph) -> None:
 
 
 def _drop_duplicates(judgement: Judgement, mode: Mode) -> None:
-    """All rows of a key but the one that the file's order puts first."""
+    """Reject all rows of a key but the first in the file's order."""
     on, name = judgement.plan.identity(mode), judgement.plan.name
     repeated = _repeated(judgement, on)
     if repeated is None:
@@ -217,13 +217,13 @@ def _drop_duplicates(judgement: Judgement, mode: Mode) -> None:
 
 
 def _uniques(plan: TypePlan, mode: Mode) -> list[Unique]:
-    """The `@unique` rules; the one by which merged edges are known was seen to already."""
+    """The `@unique` rules, without the one that identifies merged edges, which was checked before."""
     known = set(plan.identity(mode))
     return [c for c in plan.type.constraints if isinstance(c, Unique) and set(c.properties) != known]
 
 
 def _drop_taken(judgement: Judgement, unique: Unique, pinned: PinnedGraph) -> None:
-    """Rows with the values of one of the graph that stays."""
+    """Reject rows with the values of a remaining row of the graph."""
     name, on = judgement.plan.name, unique.properties
     if not pinned.has(name):
         return
@@ -235,7 +235,7 @@ def _drop_taken(judgement: Judgement, unique: Unique, pinned: PinnedGraph) -> No
 
 
 def _drop_repeated(judgement: Judgement, unique: Unique) -> None:
-    """All but the first of the rows that agree."""
+    """Reject all but the first of the rows with equal values."""
     name, on = judgement.plan.name, unique.properties
     repeated = _repeated(judgement, on)
     if repeated is not None:
@@ -246,7 +246,7 @@ def _drop_repeated(judgement: Judgement, unique: Unique) -> None:
 
 
 def _drop_crowded(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> None:
-    """Just enough edges of each source that would have too many. One that only replaces another takes no place."""
+    """Reject just enough edges of each source with too many. An edge that replaces another does not add one."""
     most = edge.cardinality.high
     if most is None:
         return
@@ -261,17 +261,17 @@ def _drop_crowded(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> 
 
 
 def _drop_sparse(judgement: Judgement, edge: EdgeType, pinned: PinnedGraph) -> None:
-    """All edges of each source that would have too few."""
+    """Reject all edges of each source with too few."""
     least = edge.cardinality.low
     if least <= 1:
-        return  # a source that gets an edge has one
+        return  # a source with a written edge has at least one
     sparse = judgement.held.found(_degrees(judgement, pinned).where(F.col(_COUNT) + F.col(_USED) < least).select(SRC))
     if sparse is not None:
         judgement.drop(sparse, [SRC], _card(edge))
 
 
 def _degrees(judgement: Judgement, pinned: PinnedGraph) -> DataFrame:
-    """Of each source that is written: how many edges it gets, and how many it has that stay."""
+    """For each source of a written edge: how many edges are written, and how many of the graph's remain."""
     counts = judgement.live.groupBy(SRC).agg(F.count("*").alias(_COUNT))
     if not pinned.has(judgement.plan.name):
         return counts.withColumn(_USED, F.lit(0))
@@ -289,8 +289,8 @@ def _staying(judgement: Judgement, pinned: PinnedGraph, columns: Sequence[str]) 
 
 
 def _repeated(judgement: Judgement, on: Sequence[str]) -> DataFrame | None:
-    """The values that several rows have, none of them null."""
-    whole = reduce(and_, (F.col(name).isNotNull() for name in on))  # `dropna` would take NaN for null
+    """The values, none of them null, that several rows share."""
+    whole = reduce(and_, (F.col(name).isNotNull() for name in on))  # `dropna` would treat NaN as null
     counts = judgement.live.where(whole).groupBy(*on).agg(F.count("*").alias(_COUNT))
     return judgement.held.found(counts.where(F.col(_COUNT) > 1).select(*on))
 

@@ -1,4 +1,4 @@
-"""The configuration of a pipeline: what its file says, as values that are checked as far as the file alone can tell.
+"""The configuration of a pipeline as values, checked as far as possible from its file alone.
 
     graph: {uri: ./social}
     rejects: ./rejects
@@ -9,8 +9,8 @@
         from: people
         columns: {name: full_name, age: age}
 
-Paths are relative to the file. `${NAME}` stands for an environment variable, in `options` and `storage_options` alone:
-secrets belong there, and nothing that is shown or logged is made of them.
+Paths are relative to the file. `${NAME}` stands for an environment variable, in `options` and `storage_options` only:
+secrets belong there, and these values are never shown or logged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _KEYS_OF_FORMAT: Mapping[Format, tuple[str, ...]] = {
 
 
 class Clean(StrEnum):
-    """What can be done to all texts of a mapping, in the order in which it is listed."""
+    """A cleaning step for all texts of a mapping; steps run in the listed order."""
 
     TRIM = "trim"
     COLLAPSE_SPACES = "collapse-spaces"
@@ -67,7 +67,7 @@ class Clean(StrEnum):
 
 
 class Keep(StrEnum):
-    """Which of several rows with one key stays; `FAIL` ends the run instead."""
+    """Which of several rows with one key is kept; `FAIL` ends the run instead."""
 
     FIRST = "first"
     LAST = "last"
@@ -76,7 +76,7 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """Which row of a key stays, in the order of an expression over the source's columns if there is one."""
+    """Which row of a key is kept, optionally in the order of an expression over the source's columns."""
 
     keep: Keep = Keep.FIRST
     by: Text | None = None
@@ -93,7 +93,7 @@ class GraphPlace:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that Spark reads: files, or with `url` a table or a query of a database. `line` says where it is."""
+    """A source for Spark: files, or with `url` a table or a query of a database. `line` is its line in the file."""
 
     name: str
     format: Format
@@ -109,7 +109,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TypeMapping:
-    """How the rows of a source become those of a type: an expression of Spark SQL for each property."""
+    """How rows of a source become rows of a type: a Spark SQL expression for each property."""
 
     type: str
     title: str
@@ -123,7 +123,7 @@ class TypeMapping:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """All of a file."""
+    """A whole pipeline file."""
 
     file: str
     graph: GraphPlace
@@ -139,7 +139,7 @@ class Pipeline:
 
 
 def read_pipeline(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> Pipeline:
-    """The pipeline that a file describes; raises `InputError` with a line for everything that is wrong with it."""
+    """The pipeline that a file describes; raises `InputError` with one line for each fault."""
     try:
         text = Path(path).read_text("utf-8-sig")
     except OSError as error:
@@ -150,7 +150,7 @@ def read_pipeline(path: str | os.PathLike[str], environ: Mapping[str, str] = os.
 
 
 def parse_pipeline(text: str, *, file: str, folder: Path, environ: Mapping[str, str]) -> Pipeline:
-    """The pipeline that a text describes; its relative paths begin at the folder."""
+    """The pipeline that a text describes; its paths are relative to the folder."""
     faults = Faults(file)
     reader = _Reader(faults, folder.absolute(), environ)
     pipeline = reader.pipeline(Section(compose(text, faults), 1, "", faults, _KEYS))
@@ -159,7 +159,7 @@ def parse_pipeline(text: str, *, file: str, folder: Path, environ: Mapping[str, 
 
 
 class _Reader:
-    """Reads section by section; after a fault it goes on with something that can stand in."""
+    """Reads section by section; after a fault it continues with a placeholder."""
 
     def __init__(self, faults: Faults, folder: Path, environ: Mapping[str, str]) -> None:
         self._faults, self._folder, self._environ = faults, folder, environ
@@ -275,7 +275,7 @@ class _Reader:
         return {name: self._filled(text) for name, text in section.pairs(key).items()}
 
     def _filled(self, text: Text) -> str:
-        """An option's value with the environment's variables in it; a value is never part of a message."""
+        """An option's value with environment variables replaced; a value is never part of a message."""
         for name in _VARIABLE.findall(text.value):
             if not _NAME.fullmatch(name):
                 self._faults.add(text.line, f"${{{name}}} is no variable: write ${{NAME}}, of letters, digits and _")
@@ -284,7 +284,7 @@ class _Reader:
         return _VARIABLE.sub(lambda found: self._environ.get(found[1], ""), text.value)
 
     def _path(self, text: Text) -> str:
-        """An address as it is; a relative path from the folder of the file."""
+        """A URL unchanged, or a path resolved against the folder of the file."""
         self._refuse_variable(text)
         return text.value if _SCHEME.match(text.value) or not text.value else str(self._folder / text.value)
 

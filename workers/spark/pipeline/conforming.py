@@ -1,7 +1,7 @@
-"""Rows of a source, held against their type by the engine's own rules, inside Spark's Python workers.
+"""Validates rows of a source by the engine's own rules, inside Spark's Python workers.
 
-What fits comes out as the type's columns, in the types that Spark has for them; what does not comes out as a reason and
-the row as it was given. Nothing here imports Lance: workers are forked from a process that has this module.
+Rows that fit are returned as the type's columns, in Spark's types; other rows as a reason and the row as it was given.
+Nothing here imports Lance: workers are forked from a process that has imported this module.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from omniray.engine.schema.types import ElementType, EnumType, PropertyType, Sca
 from omniray.workers.spark.pipeline.reasons import reason_of
 from omniray.workers.spark.types import as_spark, spark_schema
 
-# No property has a name like these.
+# No property can have such a name.
 BY, REASON, DETAIL, ROW = "#by", "#reason", "#detail", "#row"
 
 Step = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def conformed_schema(type: ElementType, by: DataType | None) -> StructType:
-    """What comes out: the type's columns, the one to order duplicates by if there is one, and why a row was refused."""
+    """The result's columns: those of the type, an optional one to order duplicates by, and why a row was refused."""
     fields = [*spark_schema(type).fields, *([StructField(BY, by)] if by is not None else [])]
     told = (REASON, DETAIL, ROW)
     return StructType([StructField(f.name, f.dataType) for f in fields] + [StructField(n, StringType()) for n in told])
 
 
 def conforming(type: ElementType, schema: StructType) -> Step:
-    """What a task does to its batches; `schema` is what shall come out."""
+    """The function that a task applies to its batches; `schema` is that of the result."""
     arrow = to_arrow_schema(schema, timezone="UTC")
 
     def step(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ def conforming(type: ElementType, schema: StructType) -> Step:
 
 
 def conform_batch(type: ElementType, batch: pa.RecordBatch, out: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows that fit, then those that do not."""
+    """The rows that fit, then the refused ones."""
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
     by = given.pop(BY, None)
     columns = {name: as_cells(array, _type_of(type, name)) for name, array in given.items()}
@@ -59,7 +59,7 @@ def conform_batch(type: ElementType, batch: pa.RecordBatch, out: pa.Schema) -> I
 
 
 def as_cells(array: pa.Array, type: PropertyType) -> pa.Array | Sequence[Any]:
-    """Text for a property that is none, as the cells of a CSV file, which are read as the type; all else as it is."""
+    """Text for a property of another type, as cells of a CSV file, which are parsed; other arrays unchanged."""
     is_text_property = isinstance(type, EnumType) or type == ScalarType(Scalar.STRING)
     if is_text_property or not is_text(array.type):
         return array
@@ -71,7 +71,7 @@ def as_cells(array: pa.Array, type: PropertyType) -> pa.Array | Sequence[Any]:
 
 
 def _readable(value: bytes) -> str:
-    """Bytes as text; those that are none begin with a mark that no value has, so that they alone are refused."""
+    """Bytes as text; invalid UTF-8 gets a prefix that no valid value has, so that only this value is refused."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -101,7 +101,7 @@ def _refused(refused: Sequence[Rejection], out: pa.Schema) -> pa.RecordBatch:
 
 
 def _filled_up(batch: pa.RecordBatch, out: pa.Schema) -> pa.RecordBatch:
-    """The batch with nulls for what it lacks, as Spark takes it."""
+    """The batch with missing columns filled with nulls, in Spark's Arrow types."""
     for field in out:
         if field.name not in batch.schema.names:
             batch = batch.append_column(field, pa.nulls(len(batch), field.type))

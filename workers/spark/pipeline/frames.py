@@ -1,7 +1,7 @@
-"""Frames of a pipeline: what Spark reads, mapped and cleaned as the file says, and held against the types.
+"""Frames of a pipeline: sources mapped and cleaned as the file says, and validated against the types.
 
-Everything that Spark can tell from names and types alone is asked for here, before any job runs, and told with the line
-of the file that it is about.
+Every fault that Spark can find from names and types alone is found here, before any job runs, and reported with its
+line of the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLEANED: Mapping[Clean, Callable[[Column], Column]] = {
 
 
 def conformed_frames(spark: SparkSession, plans: Sequence[TypePlan], file: str) -> dict[str, DataFrame]:
-    """For each type its rows, those that fit it and those that do not; raises `InputError` with the lines at fault."""
+    """For each type its valid and refused rows; raises `InputError` with the faulty lines."""
     faults = Faults(file)
     sources = {name: _read(spark, source, faults) for name, source in _sources(plans).items()}
     frames = {}
@@ -78,7 +78,7 @@ def _read(spark: SparkSession, source: Source, faults: Faults) -> DataFrame | No
 
 
 def _mapped(source: DataFrame, plan: TypePlan, faults: Faults) -> DataFrame | None:
-    """The source's rows as columns of the type; None if an expression is at fault."""
+    """The source's rows as columns of the type; None if an expression is faulty."""
     title, count = plan.mapping.title, len(faults.found)
     where, by = plan.mapping.where, plan.mapping.deduplicate.by
     if where is not None and not isinstance(_type(source, where, f"{title}.where", faults), BooleanType | None):
@@ -99,7 +99,7 @@ def _mapped(source: DataFrame, plan: TypePlan, faults: Faults) -> DataFrame | No
 
 
 def _column(source: DataFrame, plan: TypePlan, name: str, text: Text, faults: Faults) -> Column:
-    """The expression of a column, cleaned if it gives text."""
+    """The expression of a column, with cleaning steps if it is text."""
     given = _type(source, text, f"{plan.mapping.title}.columns.{name}", faults)
     p = plan.type.property(name)
     wanted = ScalarType(Scalar.STRING) if p is None else p.type
@@ -114,10 +114,10 @@ def _column(source: DataFrame, plan: TypePlan, name: str, text: Text, faults: Fa
 
 
 def _type(source: DataFrame, text: Text, title: str, faults: Faults) -> DataType | None:
-    """The type of an expression over each row of the source; None, and a fault, if Spark can't make sense of it.
+    """The type of an expression over each row of the source; None, and a fault, if Spark can't analyse it.
 
-    Beside a column no aggregate can stand, and inside of a struct nothing that makes several rows of one: each row of
-    the source is to be one of the type.
+    It is analysed beside a column, where Spark allows no aggregate, and in a struct, where it allows nothing that makes
+    several rows of one: each row of the source must give one row of the type.
     """
     beside = [F.col(f"`{name.replace('`', '``')}`") for name in source.columns if source.columns.count(name) == 1]
     found = _analysed(lambda: source.select(F.struct(F.expr(text.value)), *beside[:1]), text, title, faults)
@@ -132,7 +132,7 @@ def _type(source: DataFrame, text: Text, title: str, faults: Faults) -> DataType
 
 
 def _analysed(make: Callable[[], DataFrame], text: Text, title: str, faults: Faults) -> DataFrame | None:
-    """A frame whose names and types Spark has looked at; None, and a fault, if it found one."""
+    """A frame whose names and types Spark has analysed; None, and a fault, if the analysis fails."""
     try:
         return make()
     except PySparkException as error:
@@ -147,11 +147,11 @@ def _conformed(mapped: DataFrame, plan: TypePlan) -> DataFrame:
 
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""What Spark raises, and what it passes on as it is: errors of a database, of its driver, or of a file system."""
+"""Spark's own errors, and those that it passes on: of a database, of its driver, or of a file system."""
 
 
 def sentence(error: PySparkException | Py4JJavaError) -> str:
-    """The one line of the message that a person needs."""
+    """The one line of a message that a user needs."""
     text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     first = _JAVA_CLASSES.sub("", text.strip().partition("\n")[0])
     return first.partition(" SQLSTATE:")[0].rstrip(" ;.")

@@ -1,4 +1,4 @@
-"""The graph that a run is held against: one snapshot of it, read by Spark's executors."""
+"""The graph that a run is judged against: one snapshot, read by Spark's executors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PinnedGraph:
-    """What of the graph stays when the run is committed: in an overwrite, nothing of the types that it writes."""
+    """The rows of the graph that may remain after the run: in an overwrite, none of the written types."""
 
     spark: SparkSession
     uri: str
@@ -30,12 +30,12 @@ class PinnedGraph:
     _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict, init=False)
 
     def has(self, type: str) -> bool:
-        """Whether rows of a type stay."""
+        """Whether rows of a type may remain."""
         gone = self.mode is Mode.OVERWRITE and type in self.written
         return not gone and self.snapshot.count(type) > 0
 
     def rows(self, type: str, columns: Sequence[str]) -> DataFrame:
-        """Columns of all rows of a type; a second time the same frame, for Spark asks a process about each new one."""
+        """Columns of all rows of a type; frames are cached, since Spark starts a process to plan each new one."""
         key = (type, tuple(columns))
         if key not in self._frames:
             self._frames[key] = self._read(*key)
@@ -51,5 +51,5 @@ class PinnedGraph:
 def pinned(
     spark: SparkSession, graph: WritableGraph, storage_options: Mapping[str, str], mode: Mode, written: Collection[str]
 ) -> PinnedGraph:
-    """The graph as it is now."""
+    """The graph at its current snapshot."""
     return PinnedGraph(spark, graph.uri, storage_options, graph.snapshot(), mode, written)

@@ -1,4 +1,4 @@
-"""What a pipeline will do to a graph: its mappings, held against the schema before anything is read."""
+"""The plan of a pipeline: its mappings, checked against the schema before anything is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from omniray.workers.spark.pipeline.yaml_nodes import Faults, Text
 
 @dataclass(frozen=True)
 class TypePlan:
-    """One type of the graph, and the expression for each of its columns that gets one."""
+    """One type of the graph, and the expressions for its mapped columns."""
 
     type: ElementType
     mapping: TypeMapping
@@ -27,11 +27,11 @@ class TypePlan:
 
     @property
     def has_ids(self) -> bool:
-        """Whether rows come with ids: derived from a key, or given."""
+        """Whether rows have ids: derived from a key, or given."""
         return ID in self.columns or (isinstance(self.type, NodeType) and bool(self.type.key))
 
     def identity(self, mode: Mode) -> tuple[str, ...]:
-        """The columns by which a row is known: its id or, where merged edges have none, its ends; else nothing."""
+        """The columns that identify a row: its id or, for merged edges without one, its ends; else none."""
         if self.has_ids:
             return (ID,)
         by_ends = mode is Mode.MERGE and isinstance(self.type, EdgeType) and self.type.unique_by_endpoints
@@ -39,9 +39,9 @@ class TypePlan:
 
 
 def plan(pipeline: Pipeline, schema: Schema) -> tuple[TypePlan, ...]:
-    """The types to write in the schema's order, nodes first; raises `InputError` with the lines that don't fit it.
+    """The types to write in the schema's order, nodes first; raises `InputError` with the faulty lines.
 
-    From here on, no name of the file is used that the schema does not have.
+    After this, every type and column that the file names is known to be in the schema.
     """
     faults = Faults(pipeline.file)
     nodes = {t.name: t for t in schema.nodes}
@@ -76,7 +76,7 @@ def _planned(
 
 
 def _columns(type: ElementType, mapping: TypeMapping, faults: Faults) -> dict[str, Text]:
-    """The expressions by the columns of the type's table."""
+    """The expressions by column of the type's table."""
     columns: dict[str, Text] = {}
     for name, text in mapping.columns.items():
         column = ENDS.get(name, name) if isinstance(type, EdgeType) else name
@@ -93,7 +93,7 @@ def _columns(type: ElementType, mapping: TypeMapping, faults: Faults) -> dict[st
 
 
 def _needed(type: ElementType) -> Iterator[tuple[str, str, str]]:
-    """The columns without which every row would be refused, what a file calls them, and why they are needed."""
+    """The required columns, their names in a file, and why they are needed: without them every row is refused."""
     if isinstance(type, EdgeType):
         yield SRC, "from", f"is the id of a {type.source}"
         yield DST, "to", f"is the id of a {type.target}"

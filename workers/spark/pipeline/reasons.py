@@ -1,4 +1,4 @@
-"""Why a row is refused: a short code for each rule, of which there are no others."""
+"""The reasons to refuse a row: one short code per rule; there are no others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The rule that a row breaks, once: what a row says of itself is judged first, and then these in their order."""
+    """The first rule that a row breaks: rules over single rows are checked first, then the others in this order."""
 
     BAD_VALUE = "bad_value"  # it does not fit the property's type, or can't be an id
-    NULL = "null"  # nothing where something is required, or in the key
+    NULL = "null"  # a required value, or a value of the key, is missing
     ENUM = "enum"
     RANGE = "range"
     CHECK = "check"
-    ORPHAN = "orphan"  # an end that is neither in the graph nor among the rows that this run accepts
-    EXISTS = "exists"  # appended, but the graph has its id
-    DUPLICATE = "duplicate"  # another row of the run has its key, and stays
+    ORPHAN = "orphan"  # an end is neither in the graph nor among the accepted rows of this run
+    EXISTS = "exists"  # appended, but its id exists in the graph
+    DUPLICATE = "duplicate"  # another row of the run has its key, and is kept
     UNIQUE = "unique"
     CARDINALITY = "cardinality"
 
@@ -30,6 +30,6 @@ _BEGINNINGS: Mapping[str, Reason] = {
 
 
 def reason_of(detail: str) -> Reason:
-    """The code of what `engine.conform` says about a row; it says it in sentences that begin by the rule."""
+    """The code for a reason from `engine/rows/row_validation.py`, whose sentences begin with the rule."""
     found = (reason for beginning, reason in _BEGINNINGS.items() if detail.startswith(beginning))
     return next(found, Reason.BAD_VALUE)

@@ -1,4 +1,4 @@
-"""What a run tells: counts for each type, and what was committed."""
+"""The report of a run: counts for each type, and the commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TypeCounts:
-    """The rows of a type: all that were read are accepted or rejected; `committed` are those in the commit."""
+    """The row counts of a type: every read row is accepted or rejected; `committed` counts those in the commit."""
 
     type: str
     read: int
@@ -29,7 +29,7 @@ class TypeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did. `repeated` says that its id had been committed before, so that nothing was done now."""
+    """The result of a run. `repeated` says that its id had been committed before: nothing was done now."""
 
     run_id: str
     dry_run: bool

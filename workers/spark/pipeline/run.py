@@ -1,7 +1,7 @@
-"""A run of a pipeline: plan, read, judge, write what was rejected, and commit what was accepted, at once and once.
+"""A run of a pipeline: plans, reads, judges, writes the rejected rows, and commits the accepted ones exactly once.
 
-The id of a run is the id of its commit. A run that died is run again under its id: if its commit had landed nothing is
-done, and if not everything is done anew; the rejects of a run are replaced, never doubled.
+The id of a run is the id of its commit. A run that died is run again under its id: if its commit has landed, nothing is
+done; if not, everything is done anew; the rejects of a run are replaced, never doubled.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ ACTOR = "pipeline"
 REJECTS = "type string, reason string, detail string, row string"
 
 Tell = Callable[[str], None]
-"""Takes a sentence on each step as it is done."""
+"""Receives a sentence about each step."""
 
 
 def _silently(sentence: str) -> None:
-    """Tells nobody."""
+    """Ignore the sentence."""
 
 
 def run_file(
@@ -75,10 +75,10 @@ def run(
     dry_run: bool = False,
     tell: Tell = _silently,
 ) -> Report:
-    """Run a pipeline: one commit, or none at all. With `dry_run`, everything is done but the commit."""
+    """Run a pipeline: one commit, or none at all. With `dry_run`, everything but the commit is done."""
     run_id = new_ulid() if run_id is None else checked_txn_id(run_id)
     report = Report(run_id, dry_run, pipeline.rejects)
-    register(spark, connect)  # a session of the caller's own may not have it
+    register(spark, connect)  # the caller's session may not have the data source
     target = Target(pipeline.graph.uri, pipeline.graph.storage_options, pipeline.actor or ACTOR, connect=connect)
     with target.opened() as graph, _plain_errors(), own_errors():
         tell(f"run {run_id} on {graph.uri}")
@@ -97,7 +97,7 @@ def _is_committed(graph: WritableGraph, run_id: str) -> bool:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Turn what Spark says about data and expressions into one line; an error of our own Python code stays a bug."""
+    """Turn Spark's errors about data and expressions into one line; an error of our own Python code is not caught."""
     try:
         yield
     except PythonException:
@@ -129,7 +129,7 @@ class _Run:
         self._write_rejects(judged, counts)
         report = replace(self.report, types=tuple(counts))
         self._refuse_emptying(counts)
-        empties = self.pipeline.mode is Mode.OVERWRITE  # a source without rows leaves a table without rows
+        empties = self.pipeline.mode is Mode.OVERWRITE  # a source without rows empties its table
         if report.dry_run or not (empties or any(one.accepted for one in counts)):
             return report
         return self._committed(report, judged)
@@ -137,7 +137,7 @@ class _Run:
     def _judged(
         self, plans: Sequence[TypePlan], frames: dict[str, DataFrame]
     ) -> tuple[list[Judgement], list[TypeCounts]]:
-        """All types, nodes first; what a type accepts is known before the edges that need it are judged."""
+        """Judge all types, nodes first: the accepted nodes are known before edges to them are judged."""
         place, written = self.pipeline.graph, [one.name for one in plans]
         state = pinned(self.spark, self.graph, place.storage_options, self.pipeline.mode, written)
         judged, counts, nodes = [], [], dict[str, DataFrame]()
@@ -155,9 +155,9 @@ class _Run:
         return judged, counts
 
     def _counted(self, judgement: Judgement, by_row: Mapping[str | None, int]) -> TypeCounts:
-        """The counts of a type; `by_row` are those of the rules of single rows, under None what kept them.
+        """The counts of a type; `by_row` are the counts of the rules over single rows, under None the valid rows.
 
-        What is left is accepted. It is not counted, which would take as long as a rule: it is when it is staged.
+        The remaining rows are accepted. They are not counted here, which would take as long as a rule, but when staged.
         """
         found = Counter(by_row)
         if judgement.fallen:
@@ -170,7 +170,7 @@ class _Run:
         return TypeCounts(judgement.plan.name, sum(by_row.values()), found[None], rejected)
 
     def _make_place_for_rejects(self) -> None:
-        """A place that can't be written to is better found before the work than after it."""
+        """Create the folder for rejects, so that one that can't be written to fails before the work."""
         context = self.spark.sparkContext
         path = context._jvm.org.apache.hadoop.fs.Path(self._rejects_place)  # type: ignore[union-attr]
         try:
@@ -183,7 +183,7 @@ class _Run:
         return f"{self.pipeline.rejects}/run_id={self.report.run_id}"
 
     def _write_rejects(self, judged: Sequence[Judgement], counts: Sequence[TypeCounts]) -> None:
-        """Replace what an earlier try of the same run has rejected, be it by nothing."""
+        """Replace the rejects of an earlier try of the same run, even if there are none now."""
         tables = [_rejects_of(one) for one, found in zip(judged, counts, strict=True) if found.rejected]
         rejects = reduce(DataFrame.unionByName, tables, self.spark.createDataFrame([], REJECTS))
         rejects.write.mode("overwrite").parquet(self._rejects_place)
@@ -191,7 +191,7 @@ class _Run:
             self.tell(f"rejected rows are in {self._rejects_place}")
 
     def _refuse_emptying(self, counts: Sequence[TypeCounts]) -> None:
-        """Rows that are all bad must not pass for a table of no rows, which an overwrite would leave empty."""
+        """Refuse an overwrite whose rows were all rejected: it would empty the table."""
         for one in counts:
             if self.pipeline.mode is Mode.OVERWRITE and one.read and not one.accepted:
                 raise InputError(
@@ -211,7 +211,7 @@ class _Run:
         return replace(report, commit_id=tx.result.commit_id, repeated=tx.result.repeated, types=types)
 
     def _confirm(self, result: WriteResult, report: Report) -> None:
-        """What an append or a merge commits is what was accepted, row by row."""
+        """Raise unless an append or a merge committed as many rows as were accepted."""
         affected, accepted = result.affected_nodes + result.affected_edges, sum(t.accepted for t in report.types)
         if self.pipeline.mode is not Mode.OVERWRITE and affected != accepted:
             raise InvariantViolation(
@@ -221,7 +221,7 @@ class _Run:
 
 
 def _check_rows(counted: TypeCounts, staged: int) -> None:
-    """Rows that differ from one reading to the next would land in part, or twice."""
+    """Raise if the source gave other rows than before: some would be lost or land twice."""
     if staged != counted.accepted:
         raise InputError(
             f"{counted.type}: {counted.accepted} of {counted.read} rows were accepted, but {staged} came to be staged; "
@@ -231,7 +231,7 @@ def _check_rows(counted: TypeCounts, staged: int) -> None:
 
 
 def _by_reason(rows: DataFrame) -> dict[str | None, int]:
-    """How many rows there are for each reason, under None those without one."""
+    """The number of rows for each reason, under None those without one."""
     return {row[REASON]: row["count"] for row in rows.groupBy(REASON).count().collect()}
 
 
@@ -244,6 +244,6 @@ def _rejects_of(judgement: Judgement) -> DataFrame:
 
 
 def _to_write(judgement: Judgement) -> DataFrame:
-    """The columns that the file gives; an id that a key makes is made again where the rows are staged."""
+    """The columns that the file maps; ids derived from a key are derived again when the rows are staged."""
     columns = [SRC, DST] if isinstance(judgement.plan.type, EdgeType) else []
     return judgement.live.select(*dict.fromkeys([*columns, *judgement.plan.columns]))

@@ -1,7 +1,7 @@
-"""A YAML text that is read key by key, so that whatever is wrong with it is told with its line, all of it at once.
+"""Reads a YAML text key by key, so that all its faults are reported at once, each with its line.
 
 The nodes of the text are kept, not the values that YAML would make of them: `on` is a name, `1` is an expression, and
-a key that appears twice is seen.
+a duplicate key is detected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Option = TypeVar("Option", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text and the line on which it stands."""
+    """A text and its line."""
 
     value: str
     line: int
@@ -36,7 +36,7 @@ class Text:
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with a file, by line; reading goes on after a fault, so that all are told at once."""
+    """The faults of a file, by line; reading continues after a fault, so that all are reported at once."""
 
     file: str
     found: list[tuple[int, str]] = field(default_factory=list)
@@ -57,14 +57,14 @@ class Faults:
 
 
 class Section:
-    """A mapping of the text. It may have the given `keys` alone; without them, its keys are names that users choose."""
+    """A mapping of the text. Only the given `keys` are allowed; without them, its keys are names that users choose."""
 
     def __init__(self, node: yaml.Node | None, line: int, title: str, faults: Faults, keys: Sequence[str] = ()) -> None:
         self.title, self.line, self.faults = title, line, faults
         self._values: dict[str, yaml.Node] = {}
         self._lines: dict[str, int] = {}
         self.is_mapping = node is None or isinstance(node, yaml.MappingNode) or _is_null(node)
-        self._is_clear = node is not None  # of a section that is not there, that is all there is to tell
+        self._is_clear = node is not None  # in a missing section, missing keys are not reported
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 self._take(key, value, keys)
@@ -89,7 +89,7 @@ class Section:
             self.faults.add(line, f"{key.value!r} stands twice in {self}; keep one")
         else:
             self._lines[key.value] = line
-            # Of the keys that we know, one without a value says nothing; of a user's names it is told where it is read.
+            # A known key without a value counts as missing; a user's name without one is reported where it is read.
             if not keys or not _is_null(value):
                 self._values[key.value] = value
 
@@ -100,11 +100,11 @@ class Section:
         return list(self._values)
 
     def line_at(self, key: str) -> int:
-        """The line of a key, or of the section where there is none."""
+        """The line of a key, or of the section if the key is missing."""
         return self._lines.get(key, self.line)
 
     def inner(self, key: str) -> str:
-        """What a value below this section is called."""
+        """The full name of a key of this section."""
         return f"{self.title}.{key}" if self.title else key
 
     def text(self, key: str) -> Text | None:
@@ -115,12 +115,12 @@ class Section:
         return self._scalar(node, self.inner(key))
 
     def lacks(self, key: str, advice: str) -> None:
-        """Tell that a key is missing, unless a key that nobody knows may be what was meant."""
+        """Report that a key is missing, unless an unknown key of the section may have been meant."""
         if self._is_clear:
             self.faults.add(self.line_at(key), f"{self} lacks {key!r}: {advice}")
 
     def required(self, key: str, such_as: str) -> Text:
-        """A scalar that must be there; an empty one stands in for it once that was told."""
+        """A required scalar; if it is missing, that is reported and an empty text returned."""
         found = self.text(key)
         if found is not None and found.value.strip():
             return found
@@ -129,7 +129,7 @@ class Section:
         return Text("", self.line)
 
     def choice(self, key: str, options: Sequence[Option], default: Option) -> Option:
-        """One of a few words."""
+        """One of the given options."""
         found = self.text(key)
         if found is None:
             return default
@@ -171,7 +171,7 @@ class Section:
 
 
 def compose(text: str, faults: Faults) -> yaml.Node:
-    """The root node of a text, of an empty one an empty mapping; raises `InputError` with the line if it is no YAML."""
+    """The root node of a text, an empty mapping if it is empty; raises `InputError` with the line if it is not YAML."""
     if len(text) > TEXT_BYTES_MAX:
         raise InputError(f"{faults.file}: more than {TEXT_BYTES_MAX} characters; split the pipeline", file=faults.file)
     root: yaml.Node | None = None
@@ -190,7 +190,7 @@ def compose(text: str, faults: Faults) -> yaml.Node:
 
 
 def _said(error: yaml.MarkedYAMLError) -> str:
-    """What a parser has to say; of some faults the first half of the sentence is the context."""
+    """The message of a YAML error; for some, the context is the first half of the sentence."""
     problem, context = error.problem or "", error.context or ""
     return f"{context}, {problem}" if problem.startswith("but ") else problem or context
 
