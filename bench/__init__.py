@@ -1,1 +1,1 @@
-"""Benchmarks, and the S3 server that they and the fault tests run against."""
+"""Benchmarks of omniray beside plain Lance and other systems."""

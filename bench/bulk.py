@@ -2,8 +2,8 @@
 
     python -m bench.bulk generate|ours|bare DIRECTORY [--nodes N]      one step, in a process of its own
 
-Bare gets Parquet files of the physical rows, ids included, so that both write the same data; ours has to derive the
-ids of nodes, mint those of edges, and check keys and ends.
+Plain Lance gets Parquet files of the physical rows, ids included, so that both write the same data; omniray has to
+derive the ids of nodes, mint those of edges, and check keys and ends.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _figures(runs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[Figure]:
 
 
 def generate(directory: Path, nodes: int) -> None:
-    """Write the Parquet files: what a user would load, and the same rows as the tables hold them."""
+    """Write the Parquet files: the user's rows, and the same rows as the tables hold them."""
     random = np.random.default_rng(SEED)
     emails = pa.array([f"user-{number:08}@example.org" for number in range(nodes)])
     cities = pa.array([f"City {number}" for number in range(1000)])
@@ -120,7 +120,7 @@ def _physical(directory: Path, table: str) -> Path:
 
 
 def load_ours(directory: Path) -> Spent:
-    """Load both files in one commit into a fresh graph, until plain Lance sees it too."""
+    """Load both files in one commit into a fresh graph, and wait until plain Lance sees it too."""
     with omniray.init(str(directory / "graph"), schema=SCHEMA) as graph:
 
         def load() -> None:
@@ -152,7 +152,7 @@ def main() -> None:
         generate(args.directory, args.nodes)
         print(json.dumps({"nodes": args.nodes}))
         return
-    os.sync()  # what was written before this step must not be flushed to the disk on its time
+    os.sync()  # data of earlier steps must not be flushed to the disk during this one
     taken = load_ours(args.directory) if args.step == "ours" else write_bare(args.directory)
     print(json.dumps({**asdict(taken), "memory_bytes": peak_memory_bytes()}))
     shutil.rmtree(args.directory / ("graph" if args.step == "ours" else "bare"))

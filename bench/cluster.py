@@ -1,7 +1,6 @@
-"""The coordinator's service as the benchmark runs it: the one place that knows how it is started and ended.
+"""Starts and ends the coordinator's service for the benchmarks.
 
-The Ray under it is its own, whatever else runs on this machine; all its processes descend from this one, so that their
-memory can be counted.
+It always has a Ray cluster of its own, whose processes descend from this one, so that their memory can be counted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ DOWN_TIMEOUT_S = 120.0
 
 @contextmanager
 def service(uri: str, storage_options: Mapping[str, str] | None) -> Iterator[str]:
-    """Serve a graph from a process of its own, drained and down when the block ends; gives its address."""
+    """Serve a graph from a process of its own, which is drained and ended with the block; yields its address."""
     options = [f"--storage-option={name}={value}" for name, value in (storage_options or {}).items()]
     command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--address=local", "--json", *options]
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True) as process:
@@ -32,7 +31,7 @@ def service(uri: str, storage_options: Mapping[str, str] | None) -> Iterator[str
 
 
 def _address(process: subprocess.Popen[str]) -> str:
-    """What `up` says once it serves."""
+    """The address that `up` prints once it serves."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

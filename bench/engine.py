@@ -1,4 +1,4 @@
-"""The engine's benchmark: ours beside the bare library in the same run, each figure beside its target.
+"""The engine's benchmark: omniray beside plain Lance in the same run, each figure beside its target.
 
     python -m bench.engine [--only bulk|single|s3|history|lineage] [--quick] [--json PATH]
 

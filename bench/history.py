@@ -1,8 +1,8 @@
-"""The cost of a write as the history grows: 10, 1,000 and 5,000 commits behind it, on S3 and on a disk.
+"""The cost of a write as the history grows: after 10, 1,000 and 5,000 commits, on S3 and on a disk.
 
-The fragment at a table's end is rewritten until it holds 1,024 rows, the end of the lineage until it holds as many, and
-old versions are moved away 8 at a time. So what a write costs rises and falls, and two points can be compared only if
-all of these are equally full. They are at 10 commits and at any multiple of 1,024 more: hence 1,034 and 5,130.
+A table's tail is rewritten until it holds 1,024 rows, and so is the lineage's newest fragment; old versions are moved
+away 8 at a time. So the cost of a write rises and falls, and two points can be compared only if all of these are
+equally full. They are at 10 commits and at any multiple of 1,024 more: hence 1,034 and 5,130.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAT = times(1.1)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How long the histories are, how many writes are timed at each point, and how many in a row are counted."""
+    """The lengths of the histories, the timed writes at each point, and the writes in a row that are counted."""
 
     points: tuple[int, ...]
     timed: int
@@ -39,14 +39,14 @@ QUICK = Sizes(points=(2, 6), timed=1, in_a_row=2, delay_ms=1)
 
 @dataclass(slots=True)
 class Subject:
-    """A graph that grows, with the bare dataset that grows beside it, and how many commits they have behind them."""
+    """A growing graph, the bare dataset that grows beside it, and their number of commits."""
 
     ours: OurWriter
     bare: BareWriter
     commits: int = 1
 
     def grow(self, commits: int) -> None:
-        """Write until there are so many commits, flushed at the same places whatever was flushed before."""
+        """Write up to a number of commits, flushing at the same numbers in every graph."""
         first = FULL.points[0]
         while self.commits < commits:
             step = min(commits - self.commits, FOLD_COMMITS - (self.commits - first) % FOLD_COMMITS)
@@ -57,7 +57,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was seen at one length of the history; `fresh` is a graph that has only just reached the first of them."""
+    """The measurements at one length of the history; `fresh` is a graph that has just reached the first length."""
 
     commits: int
     ours: Sequence[Observed]
@@ -69,7 +69,7 @@ class Point:
 
 
 def history(*, quick: bool) -> Section:
-    """Let a graph grow, and measure it at each point in turns with a fresh one."""
+    """Let a graph grow, and measure it at each point in turns with a fresh graph."""
     sizes = QUICK if quick else FULL
     with running_server() as server, TemporaryDirectory(prefix="omniray-bench-") as directory:
         figures = (*_on_s3(server, sizes), *_on_disk(Path(directory), sizes))
@@ -152,7 +152,7 @@ def _seconds(seen: Sequence[Observed]) -> list[float]:
 def _beside_fresh(
     what: str, ours_s: Sequence[float], fresh_s: Sequence[float], bare_s: Sequence[float], target: Target | None
 ) -> Figure:
-    """A time of ours, judged beside the fresh graph's; bare's is shown for contrast."""
+    """A time of the grown graph, judged beside the fresh graph's; the bare dataset's is shown for contrast."""
     ours = median(ours_s)
     return Figure(what, milliseconds(ours), milliseconds(median(bare_s)), ours / median(fresh_s), target)
 

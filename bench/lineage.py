@@ -1,6 +1,6 @@
-"""What a long history costs: an owner's memory and take-over, look-ups of old commits, a fold, beside a short history.
+"""The cost of a long history beside a short one: an owner's memory and take-over, look-ups of old commits, a fold.
 
-Both are made of objects whose tables nobody made, folded in large batches, merged and indexed as Phase D does.
+Both are made of synthetic objects without tables, folded in large batches, merged and indexed as Phase D does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELAY_MS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The lengths of the two histories, and how often everything is timed."""
+    """The lengths of the two histories, and how often each figure is timed."""
 
     short: int
     long: int
@@ -102,7 +102,7 @@ def _take_over(grown: Grown) -> RecentCommits:
 
 
 def _questions(rng: random.Random) -> dict[str, Callable[[Manifest, int], object]]:
-    """What is asked of a history of some length."""
+    """The look-ups in a history, by name."""
 
     def time_of(newest: int) -> datetime:
         return datetime.fromtimestamp(at_us(rng.randrange(1, newest)) / 1e6, UTC)
@@ -127,7 +127,7 @@ def _asking(ask: Callable[[Manifest, int], object], cold: bool, grown: Grown) ->
 
 
 def _requests(server: S3Server, short: Grown, long: Grown) -> list[Figure]:
-    """What the look-up of one old id asks of S3: the median of some."""
+    """The S3 requests of the look-up of one old id, as medians."""
     bucket = server.create_bucket("lineage")
     stores = {}
     for one in (long, short):
@@ -174,7 +174,7 @@ def _seen(server: S3Server, store: ObjectStore, newest: int, *, cold: bool) -> l
 
 
 def _copy(source: ObjectStore, target: ObjectStore) -> None:
-    """The newest version of `__manifest`, with everything that it refers to."""
+    """Copy the newest version of `__manifest`, with everything that it refers to."""
     newest = _newest_manifest(source)
     needed = VersionReader(source).references(MAIN_PATH, newest)
     for file in source.files(MAIN_PATH):
@@ -188,7 +188,7 @@ def _newest_manifest(store: ObjectStore) -> str:
 
 
 def _beside(what: str, shown: Callable[[float], str], values: Sequence[float], target: Target | None = None) -> Figure:
-    """What was counted of the long history beside the short one."""
+    """A count of the long history beside that of the short one."""
     long, short = values
     return Figure(what, shown(long), shown(short), long / short, target)
 

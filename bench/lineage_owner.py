@@ -1,4 +1,4 @@
-"""What an owner of the line holds in memory of its history, measured in a process of its own: the growth of its RSS.
+"""Measures the memory that a line's owner needs for the history, as the growth of RSS in a process of its own.
 
 python -m bench.lineage_owner URI
 """
@@ -23,7 +23,7 @@ def main() -> None:
     log, manifest = CommitLog(store, BRANCH), Manifest(store, BRANCH)
     newest = log.newest_listed()
     assert newest is not None
-    manifest.folded_through()  # what the library takes when it is first used is nobody's history
+    manifest.folded_through()  # the library's own memory, taken on first use, is not counted
     before = _resident_bytes()
     recent = RecentCommits(Lineage(log, manifest, lambda: newest), newest)
     print(json.dumps({"growth_bytes": _resident_bytes() - before, "commits": len(recent)}))

@@ -1,6 +1,6 @@
-"""What a benchmark reports: figures beside their targets, in a table for people and in JSON for programs.
+"""The report of a benchmark: figures beside their targets, in a table for people and in JSON for programs.
 
-The machine is never quiet, so whatever is compared is measured in turns and compared by medians.
+The machine is never quiet, so compared values are measured in turns, and by medians.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure should be: at most `limit`, and at least `least` where it is bounded on both sides."""
+    """The bounds of a figure: at most `limit`, and at least `least`."""
 
     limit: float
     least: float = 0.0
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the report: what was measured, ours, the bare library's, and the value that the target judges."""
+    """One line of the report: its name, omniray's value, plain Lance's, and the value that the target judges."""
 
     what: str
     ours: str
@@ -55,7 +55,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """`met` or `missed`; nothing where there is no target."""
+        """`met` or `missed`; empty without a target."""
         if self.target is None or self.value is None:
             return ""
         return "met" if self.target.met_by(self.value) else "missed"
@@ -70,7 +70,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The figures of one benchmark, and how they were taken."""
+    """The figures of one benchmark, and how they were measured."""
 
     name: str
     title: str
@@ -84,7 +84,7 @@ def times(limit: float, least: float = 0.0) -> Target:
 
 
 def compared(what: str, ours_s: Sequence[float], bare_s: Sequence[float], target: Target | None = None) -> Figure:
-    """Times of ours beside times of the other that were taken in turns with them."""
+    """Times of omniray beside times of the other, measured in turns."""
     ours, bare = median(ours_s), median(bare_s)
     return Figure(what, milliseconds(ours), milliseconds(bare), ours / bare, target)
 
@@ -106,21 +106,21 @@ def timed(action: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The time that something took: on the clock, and on all processors together."""
+    """The time that an action took: wall-clock time, and processor time over all cores."""
 
     seconds: float
     cpu_seconds: float
 
 
 def spent(action: Callable[[], object]) -> Spent:
-    """What an action takes of this process's time."""
+    """Measure an action's time in this process."""
     cpu_started = time.process_time()
     seconds = timed(action)
     return Spent(seconds, time.process_time() - cpu_started)
 
 
 def in_turns(count: int, *actions: Callable[[], T]) -> list[list[T]]:
-    """What each action measures, `count` times each, in turns so that noise hits all of them alike."""
+    """The results of each action, `count` times each, in turns so that noise affects all of them alike."""
     taken: list[list[T]] = [[] for _ in actions]
     for _ in range(count):
         for action, values in zip(actions, taken, strict=True):
@@ -140,7 +140,7 @@ def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
 def peak_memory_bytes() -> int:
     """The most memory this process has held so far."""
     status = Path("/proc/self/status")
-    if status.exists():  # the kernel's `ru_maxrss` would count what the parent held when it started this process
+    if status.exists():  # `ru_maxrss` would include what the parent held when it started this process
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -148,7 +148,7 @@ def peak_memory_bytes() -> int:
 
 
 def print_section(console: Console, section: Section) -> None:
-    """Show a section as a table, its figures judged."""
+    """Show a section as a table, with verdicts."""
     table = Table(title=escape(section.title), caption=escape(section.how), box=box.SIMPLE_HEAD, title_justify="left")
     table.caption_justify = "left"
     for name in ("", "ours", "bare", "figure", "target", "verdict"):

@@ -1,4 +1,4 @@
-"""Rates over writers as an SVG that is written by hand: both axes logarithmic, readable on light and on dark pages."""
+"""Plots rates over writers as an SVG, without a library: logarithmic axes, readable on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _panel(panel: Panel, colours: Mapping[str, str]) -> list[str]:
 
 
 def _span(values: Sequence[float], base: int) -> tuple[float, float]:
-    """The powers of a base that enclose some values; never the same one twice."""
+    """The two different powers of a base that enclose some values."""
     low = base ** math.floor(math.log(min(values), base) + 1e-9)
     high = base ** math.ceil(math.log(max(values), base) - 1e-9)
     return float(low), float(max(high, low * base))

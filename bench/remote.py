@@ -1,4 +1,4 @@
-"""Single-row writes to S3 with 20 ms a request: how long, how many requests, and how many of them one after another."""
+"""Single-row writes to S3 with 20 ms a request: their time, their requests, and how many of those are sequential."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kit.s3server import S3Server, running_server
 
 DELAY_MS = 20.0
 AMORTISED_WRITES = 64
-FLUSHED_WRITES = 32  # so that the housekeeping of every eighth version is in
+FLUSHED_WRITES = 32  # so that the housekeeping of every eighth version is included
 FEW = Target(14.9, unit=" requests")
 ONE, THREE, EDGE, BARE = "one table", "three tables", "one edge", "bare append"
 

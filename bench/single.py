@@ -14,7 +14,7 @@ BURST = 64
 
 
 def single(*, quick: bool) -> Section:
-    """Time single writes, each in turns with an append; then bursts, whose Phase D counts too."""
+    """Time single writes, each in turns with an append; then bursts, including their Phase D."""
     count, bursts = (2, 1) if quick else (200, 7)
     burst = 4 if quick else BURST
     with TemporaryDirectory(prefix="omniray-bench-") as directory:

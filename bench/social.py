@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def measured(social: SocialGraph, folder: Path, console: Console) -> list[Row]:
-    """Make the sources, run the pipeline, and say beside each number that was planted what came of it."""
+    """Make the sources, run the pipeline, and compare each planted number with the result."""
     spark = session("omniray social", {"spark.driver.memory": DRIVER_MEMORY})
     omniray.init(str(folder / "graph"), schema=SCHEMA).close()
     file = social.write(spark, folder)
@@ -53,7 +53,7 @@ def measured(social: SocialGraph, folder: Path, console: Console) -> list[Row]:
 
 
 def compared(social: SocialGraph, report: Report, graph_uri: Path) -> Iterator[Row]:
-    """Each number that is known, and what was found: in the report, and by a scan of all rows."""
+    """Each known number beside the one found, in the report and by a scan of all rows."""
     with omniray.open(str(graph_uri), read_only=True) as graph:
         snapshot, commits = graph.snapshot(), [entry for entry in graph.history() if entry.kind != "Init"]
         for counts in report.types:

@@ -1,4 +1,4 @@
-"""A social graph of any size, made by Spark, with faults planted in it whose number is known for each reason."""
+"""A social graph of any size, made by Spark, with a known number of planted faults for each reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ edge Knows: Person -> Person {
 }
 """
 FAULTY_SHARE = 200
-"""One row in so many, for each of the faults below."""
+"""One row in this many has each of the faults below."""
 
 PERSON_FAULTS = ("bad_value", "range", "null", "enum", "check", "duplicate")
 KNOWS_FAULTS = ("orphan of nobody", "orphan of a rejected node", "enum", "bad_value", "null", "unique")
@@ -37,7 +37,7 @@ KNOWS_FAULTS = ("orphan of nobody", "orphan of a rejected node", "enum", "bad_va
 
 @dataclass(frozen=True, slots=True)
 class SocialGraph:
-    """So many rows of each type, the first of them faulty, kind after kind."""
+    """Some rows of each type, the first of them faulty, kind after kind."""
 
     people: int
     acquaintances: int
@@ -65,7 +65,7 @@ class SocialGraph:
         return {"Person": people, "Knows": self.acquaintances - len(KNOWS_FAULTS) * self.faulty_acquaintances}
 
     def write(self, spark: SparkSession, folder: Path) -> Path:
-        """Write both sources as Parquet and the pipeline that loads them; gives its file."""
+        """Write both sources as Parquet, and the pipeline that loads them; returns the pipeline's file."""
         self._people(spark).write.parquet(str(folder / "people"))
         self._acquaintances(spark).write.parquet(str(folder / "knows"))
         file = folder / "pipeline.yml"
@@ -75,7 +75,7 @@ class SocialGraph:
     def _people(self, spark: SparkSession) -> DataFrame:
         row = F.col("id")
         fault = _Fault(row, self.faulty_people, PERSON_FAULTS)
-        twin = _name(row + self.faulty_people)  # the duplicates are the last kind, so their twins are good
+        twin = _name(row + self.faulty_people)  # duplicates are the last kind, so the rows that they repeat are good
         name = F.when(fault.of("null"), F.lit(None)).when(fault.of("duplicate"), twin).otherwise(_name(row))
         age = F.when(fault.of("bad_value"), F.lit("old")).when(fault.of("range"), F.lit("151"))
         return spark.range(self.people).select(
@@ -89,7 +89,7 @@ class SocialGraph:
     def _acquaintances(self, spark: SparkSession) -> DataFrame:
         row, each = F.col("id"), self.faulty_acquaintances
         fault = _Fault(row, each, KNOWS_FAULTS)
-        # Those of the last kind are twins of the first good ones.
+        # Rows of the last kind repeat the first good ones.
         pair = F.when(fault.of("unique"), row + each).otherwise(row) - len(KNOWS_FAULTS) * each
         first, people = len(PERSON_FAULTS) * self.faulty_people, self.good["Person"]
         number = F.pmod(pair, F.lit(people))

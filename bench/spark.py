@@ -1,4 +1,4 @@
-"""Spark's benchmark: a frame into a graph, beside Spark writing the same frame as Parquet, in the same run.
+"""The Spark benchmark: writes a frame to a graph, beside the same frame as Parquet, in the same run.
 
     python -m bench.spark [--rows N] [--rounds N] [--json PATH]
 
@@ -39,12 +39,12 @@ SETTINGS = {"spark.master": "local[2]", "spark.driver.host": "127.0.0.1", "spark
 FIRST = {"type": "Person", "data": {"email": "first", "city": "", "age": 0, "score": 0.0, "born": "1970-01-01"}}
 WARM_ROWS = 100_000
 FLAT_TIMES = 1.1
-LOOK_EVERY_S = 0.03  # the commit of few rows, in which the most is held, takes a third of a second
+LOOK_EVERY_S = 0.03  # the peak is in the commit, which takes a third of a second for few rows
 WIDTH_MIN = 120
 
 
 def people(spark: SparkSession, rows: int) -> DataFrame:
-    """Rows that Spark makes as it goes."""
+    """Rows that Spark generates while it writes them."""
     return spark.range(rows, numPartitions=max(2, rows // 1_000_000)).selectExpr(
         "concat('user-', lpad(id, 9, '0'), '@example.org') as email",
         "concat('City ', id % 1000) as city",
@@ -55,7 +55,7 @@ def people(spark: SparkSession, rows: int) -> DataFrame:
 
 
 class Arena:
-    """A session, and a fresh place for each write: a folder, or a table of the graph that a coordinator serves."""
+    """A session, and a fresh target for each write: a folder, or a table of a graph that a coordinator serves."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark, self._directory = spark, directory
@@ -75,12 +75,12 @@ class Arena:
         from omniray.spark import to_ray
 
         frame = people(self._spark, rows)
-        client.load([{**FIRST, "type": type_name}])  # starts what a first write starts, which is not timed
+        client.load([{**FIRST, "type": type_name}])  # the first write starts processes, which is not timed
         return timed(lambda: to_ray(frame, client, type_name))
 
     @contextmanager
     def served(self, types: int) -> Iterator[tuple[omniray.Client, list[str]]]:
-        """A graph with so many tables and a coordinator, on a Ray of its own; the names of their types."""
+        """A graph with `types` tables and a coordinator, on a Ray cluster of its own; yields client and type names."""
         path, names = self._fresh(), [f"Person{number}" for number in range(types)]
         omniray.init(path, schema="\n".join(SCHEMA.replace("Person", name) for name in names)).close()
         with omniray.connect(path, address="local") as client:
@@ -92,9 +92,9 @@ class Arena:
 
 
 def rates(rows: int, rounds: int) -> Section:
-    """Each way in turns with the others, by medians, after small writes of each that are not counted.
+    """Time the three ways to write in turns, by medians, after small writes that are not counted.
 
-    So Python workers are there for all: those of Spark, and those on Ray once a process has handed over.
+    The small writes start the Python workers: those of Spark, and those on Ray at a process's first handoff.
     """
     with TemporaryDirectory(prefix="omniray-bench-") as directory:
         arena = Arena(session("omniray-bench", SETTINGS), Path(directory))
@@ -132,7 +132,7 @@ def rates(rows: int, rounds: int) -> Section:
 
 
 def memory(rows: int, rounds: int) -> Section:
-    """The most that everything held in a write of ten times the rows, beside that of one; Java varies by itself."""
+    """The peak memory of a write of ten times the rows, beside that of one time; medians, since Java's varies."""
     held = [[_held_bytes(count) for count in (rows, 10 * rows)] for _ in range(rounds)]
     small, large = (median(column) for column in zip(*held, strict=True))
 
@@ -154,7 +154,7 @@ def _held_bytes(rows: int) -> int:
 
 
 def held(rows: int) -> dict[str, Any]:
-    """In a process of its own."""
+    """The peak memory of one write, measured in this process, which is started for it."""
     with TemporaryDirectory(prefix="omniray-bench-") as directory:
         arena = Arena(session("omniray-bench", {**SETTINGS, "spark.driver.memory": "1g"}), Path(directory))
         arena.direct(WARM_ROWS)

@@ -1,4 +1,4 @@
-"""A line of commits whose tables nobody made, folded in large batches: a history of a million commits in minutes."""
+"""A synthetic line without tables, folded in large batches: a history of a million commits in minutes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def at_us(seq: int) -> int:
 
 
 def objects() -> Iterator[CommitObject]:
-    """The line from its first object on: one commit each, which moves one table."""
+    """The objects of the line from the first on: each has one commit, which moves one table."""
     pins = {key: _pin(key, 1, f"tx-{key}-1", 0) for key in TABLES}
     nothing_yet = before_first(BRANCH.ulid, SchemaRef("file", "hash", 1))
     newest = follow(nothing_yet, op_id="op-1", changed=pins, commits=(_commit(1, *TABLES),), finalised_through=1)
@@ -57,7 +57,7 @@ def _commit(seq: int, *tables: str) -> Commit:
 
 
 class Grown:
-    """A graph's history, of which there is nothing but `__manifest` and the newest object of the line."""
+    """A graph's history that consists only of `__manifest` and the newest object of the line."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store, self.manifest = store, Manifest(store, BRANCH)
@@ -66,7 +66,7 @@ class Grown:
         self.manifest.fold([self.newest], named_through=1)
 
     def grow(self, commits: int) -> None:
-        """Fold until there are so many, merging and indexing as Phase D does."""
+        """Fold up to a number of commits, merging and indexing as Phase D does."""
         while (missing := commits - self.newest.seq) > 0:
             self.fold(min(missing, FOLD_OBJECTS))
             self.tidy()

@@ -1,4 +1,4 @@
-"""What a write asks of S3: requests, their depth and bytes, split into those before the answer and those behind it."""
+"""The S3 requests of a write, their depth and bytes, split at the write's answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMITS = "/__commits/"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Some requests, summed up."""
+    """The sums over some requests."""
 
     requests: float
     depth: int
@@ -30,36 +30,36 @@ class Traffic:
         )
 
     def per(self, writes: int) -> Traffic:
-        """One write's share; the depth stays that of all of them."""
+        """One write's share; the depth stays that of all requests."""
         return Traffic(self.requests / writes, self.depth, self.received_bytes / writes, self.sent_bytes / writes)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One write as the server saw it: how long it took, and its requests until the answer."""
+    """One write: its time, and its requests until the answer."""
 
     seconds: float
     foreground: Traffic
 
 
 def observe(server: S3Server, write: Callable[[], object]) -> Observed:
-    """Watch one write; other requests of before must be through."""
+    """Measure one write; earlier requests must be finished."""
     server.reset()
     seconds = timed(write)
     return Observed(seconds, Traffic.of(until_commit(server.requests())))
 
 
 def observe_all(server: S3Server, writes: Callable[[], object]) -> Traffic:
-    """Everything that some writes ask for; they must flush."""
+    """All requests of some writes, which must flush."""
     server.reset()
     writes()
     return Traffic.of(server.requests())
 
 
 def until_commit(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
-    """The requests that were answered by the time the commit object was; all of them where there is none.
+    """The requests that were answered no later than the commit object's put; all of them if there is no such put.
 
-    Phase D begins when the commit's answer is there, so this cut is exact.
+    Phase D begins after the answer to that put, so this cut is exact.
     """
     commits = [r.end_s for r in requests if r.method == "PUT" and COMMITS in r.target and r.status == 200]
     return [r for r in requests if not commits or r.end_s <= max(commits)]

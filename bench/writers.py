@@ -1,4 +1,4 @@
-"""The two that are compared row by row: a graph, and a bare Lance dataset that holds the same rows."""
+"""The two writers that are compared: of a graph, and of a bare Lance dataset with the same rows."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class OurWriter:
         self.graph.mutate(EDGE, {"from": self._known, "to": self._known})
 
     def insert_and_flush(self, count: int) -> None:
-        """As many commits, each with a Phase D of its own; the graph is closed then: no housekeeping is left."""
+        """Commit `count` times, each with a Phase D of its own, and close the graph to finish all housekeeping."""
         for _ in range(count):
             self.insert_many(1)
         self.graph.close()
 
     def insert_many(self, count: int) -> None:
-        """As many commits, Phase D behind them."""
+        """Commit `count` times, then flush."""
         for _ in range(count):
             self.insert()
         self.graph.flush()

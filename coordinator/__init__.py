@@ -1,1 +1,1 @@
-"""What users reach a graph through: the command line, over the engine in this process."""
+"""The coordinator on Ray, its client, the command line, and the stress test."""

@@ -1,4 +1,4 @@
-"""Ours and its peers in one run, each figure beside its target.
+"""Runs omniray and its peers, and prints each figure beside its target.
 
     python -m bench.peers [--only NAME,…] [--systems NAME,…] [--writers 1,4,16,32] [--seconds 10] [--quick]
                           [--rows N] [--json PATH] [--history PATH] [--plot PATH]
@@ -40,11 +40,11 @@ WIDTH_MIN = 140
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is run: for figures, or only to show that it runs."""
+    """The size of a run: full, or only to check that everything runs."""
 
     seconds: float = 10.0
     delay_ms: float = 20.0
-    writers: tuple[int, ...] | None = None  # None: what each scenario says
+    writers: tuple[int, ...] | None = None  # None: as in each scenario
     base_rows_max: int = 1_000_000
     alone: Sizes = FULL
     bulk_rows: int = 20_000_000
@@ -54,7 +54,7 @@ SMALL = Scale(seconds=1.0, delay_ms=1.0, writers=(2,), base_rows_max=1_000, alon
 
 
 class Bench:
-    """A run of the benchmark: what it has found so far, shown as it comes."""
+    """A run of the benchmark; results are shown as they come."""
 
     def __init__(self, console: Console, systems: Sequence[str], scale: Scale) -> None:
         self._console, self._scale = console, scale
@@ -89,7 +89,7 @@ class Bench:
 
     def _alone(self, name: str) -> Section:
         if name == BULK:
-            from bench.peers.bulk import bulk  # it alone needs Lance in this process
+            from bench.peers.bulk import bulk  # only this part needs Lance in this process
 
             return bulk(self._systems, self._scale.bulk_rows)
         return ALONE[name](self._systems, self._scale.alone, self._scale.delay_ms)
@@ -205,5 +205,5 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what runs beside it is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are ended, too
     main()

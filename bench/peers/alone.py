@@ -1,4 +1,4 @@
-"""One writer with nobody beside it: how long an answer takes, and whether it stays so as the history grows."""
+"""One writer alone: its latency, and whether the latency stays the same as the history grows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bench.peers.race import Store, fresh_store
 from bench.peers.rows import Workload
 from bench.peers.systems import EMBEDDED, OURS, PYLANCE, serving
 
-GROWN_AT_ONCE = 64  # so that no answer keeps its asker waiting for long
+GROWN_AT_ONCE = 64  # commits in one command, so that its answer does not take long
 FLAT = times(1.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many writes are timed of each, and how long the two histories are.
+    """The number of timed writes of each system, and the lengths of the two histories.
 
-    The ends of table and lineage are rewritten until they hold 1,024 rows, so the two lengths differ by a multiple of
-    it: only then are both equally full.
+    The newest fragments of table and lineage are rewritten until they hold 1,024 rows, so the two lengths differ by a
+    multiple of that: only then are both equally full.
     """
 
     timed: int
@@ -60,13 +60,13 @@ def single(systems: Sequence[str], sizes: Sizes, delay_ms: float) -> Section:
 
 
 def flat(systems: Sequence[str], sizes: Sizes, delay_ms: float) -> Section:
-    """Let one graph grow old and another stay young, then write to both in turns."""
+    """Make one graph with a long history and one with a short history, then write to both in turns."""
     system = ours_among(systems)
     with fresh_store(on_disk=False) as store, ExitStack() as stack:
         lengths = {"old": sizes.old, "young": sizes.young}
         writers = [stack.enter_context(_alone(store, system, name, Workload(rows=1))) for name in lengths]
         for writer, commits in zip(writers, lengths.values(), strict=True):
-            _grow(writer, commits - 1)  # the first was the one that warmed it up
+            _grow(writer, commits - 1)  # the warm-up was the first commit
         store.set_delay(delay_ms)
         store.forget_requests()
         old_s, young_s = in_turns(sizes.timed, *(_write_of(writer) for writer in writers))
@@ -85,7 +85,7 @@ def flat(systems: Sequence[str], sizes: Sizes, delay_ms: float) -> Section:
 
 
 def ours_among(systems: Sequence[str]) -> str:
-    """The coordinator, or else the embedded engine."""
+    """The name of the coordinator's system, or else of the embedded engine's."""
     found = next((system for system in (OURS, EMBEDDED) if system in systems), None)
     if found is None:
         raise RunFailed(f"it measures ours, yet neither {OURS} nor {EMBEDDED} is among the systems")
@@ -94,7 +94,7 @@ def ours_among(systems: Sequence[str]) -> str:
 
 @contextmanager
 def _alone(store: Store, system: str, name: str, work: Workload) -> Iterator[Member]:
-    """A writer of its own tables, connected and warm."""
+    """A connected, warmed-up writer with tables of its own."""
     place = store.place(name)
     with ExitStack() as stack:
         with member(system, place, work) as preparing:
@@ -120,7 +120,7 @@ def _grow(writer: Member, commits: int) -> None:
 
 
 def _requests_under(store: Store, name: str) -> int:
-    """The requests to one graph: objects have its name in the path, listings have it in the query."""
+    """The number of requests to one graph: its name is in the path of objects and in the query of listings."""
     assert store.server is not None
     targets = [unquote(request.target) for request in store.server.requests()]
     return sum(f"/{name}/" in target or f"prefix={name}" in target for target in targets)

@@ -2,8 +2,8 @@
 
     python -m bench.peers.bulk generate|pylance|embedded|omniray DIRECTORY --parts N      one step, in its own process
 
-A part is a directory with a file of each type. Bare gets files of the physical rows, ids included; ours derives the ids
-of nodes, mints those of edges, and checks keys and ends, all in one commit.
+A part is a directory with a file of each type. Plain Lance gets files of the physical rows, ids included; omniray
+derives the ids of nodes, mints those of edges, and checks keys and ends, all in one commit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _figures(bare: dict[str, Any], quarter: dict[str, Any], ours: dict[str, Any]
 
 
 def generate(directory: Path, parts: int, part_rows: int) -> None:
-    """Write the parts, one at a time. An edge joins nodes of its part or earlier ones: any first few are whole."""
+    """Write the parts, one at a time. An edge joins nodes of its part or earlier ones, so any first parts load."""
     random = np.random.default_rng(SEED)
     nodes = part_rows // (1 + EDGES_PER_NODE)
     for part in range(parts):
@@ -157,7 +157,7 @@ def main() -> None:
         generate(args.directory, args.parts, args.part_rows)
         print(json.dumps({"parts": args.parts}))
         return
-    os.sync()  # what was written before this step must not be flushed to the disk on its time
+    os.sync()  # data of earlier steps must not be flushed to the disk during this one
     parts = sorted(args.directory.glob("part-*"))[: args.parts]
     with PeakMemory() as memory:
         bare = args.step == PYLANCE

@@ -1,4 +1,4 @@
-"""What a full scan says about a run: whether every acknowledged row is there, and once."""
+"""Checks a run by a full scan: every acknowledged row must be there once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BatchName = tuple[int, int]  # the writer, and the place in its sequence
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Rows that were acknowledged and are gone, ids that are there twice, failed batches of which a part is there."""
+    """The numbers of acknowledged rows that are lost, of duplicate ids, and of failed batches that are partly there."""
 
     lost: int
     doubled: int
@@ -25,7 +25,7 @@ def judge(
     acknowledged: Iterable[BatchName],
     failed: Iterable[BatchName],
 ) -> Findings:
-    """Compare the ids that a scan found in each table with what the writers were told."""
+    """Compare the ids that a scan found in each table with the answers to the writers."""
     distinct = {table: set(ids) for table, ids in found.items()}
     expected = {key for writer, sequence in acknowledged for key in keys(work, writer, sequence)}
     return Findings(

@@ -1,4 +1,4 @@
-"""Processes of a run, as the one who runs it holds them: started gently, asked with a time limit, gone at the end."""
+"""The processes of a run: started a few at a time, asked with a time limit, and ended with the run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EXIT_TIMEOUT_S = 10.0
 
 
 class RunFailed(Exception):
-    """A process of the run said that it can't go on, died, or did not answer in time."""
+    """A process of the run reported an error, died, or did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process; `bench.peers.process` says what can be asked of it."""
+    """One process; `bench.peers.process` defines its commands."""
 
     name: str
     process: subprocess.Popen[str]
@@ -44,7 +44,7 @@ class Member:
             raise RunFailed(f"{self.name} is gone") from error
 
     def heard(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """The next answer; a process that is silent for too long is killed."""
+        """The next answer; a process that does not answer in time is killed."""
         assert self.process.stdout is not None
         watchdog = threading.Timer(timeout_s, self.process.kill)
         watchdog.start()
@@ -64,7 +64,7 @@ class Member:
         return self.heard()
 
     def end(self) -> None:
-        """Let it exit by itself, and end it if it doesn't."""
+        """Let the process exit by itself, or kill it after a while."""
         assert self.process.stdin is not None
         with self.process:  # closes the pipes
             try:
@@ -75,7 +75,7 @@ class Member:
 
 
 def environment() -> dict[str, str]:
-    """This checkout on the path, and bytecode that all processes share: or each would compile every library anew."""
+    """An environment with this checkout on the path and shared bytecode: else each process compiles all libraries."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return inherited | {
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)]),
@@ -85,7 +85,7 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def member(system: str, place: Place, work: Workload, *, number: int = 0) -> Iterator[Member]:
-    """A process of its own for one system. What libraries say in it is dropped: 64 of them say the same."""
+    """A process for one system. Its libraries' output is dropped, since up to 64 processes print the same."""
     spec = {"system": system, "place": place.as_json(), "work": work.as_json(), "number": number}
     process = subprocess.Popen(
         [interpreter(system), "-m", "bench.peers.process", json.dumps(spec)],
@@ -101,7 +101,7 @@ def member(system: str, place: Place, work: Workload, *, number: int = 0) -> Ite
 
 @contextmanager
 def crew(system: str, place: Place, work: Workload, size: int) -> Iterator[Sequence[Member]]:
-    """Writers that are connected and warm; a few are started at a time, for imports are what would thrash."""
+    """Connected, warmed-up writers; started a few at a time, since many imports at once would thrash."""
     with ExitStack() as stack:
         members: list[Member] = []
         while len(members) < size:
@@ -116,7 +116,7 @@ def crew(system: str, place: Place, work: Workload, size: int) -> Iterator[Seque
 
 
 def heard_by(members: Sequence[Member], deadline_s: float) -> list[dict[str, Any] | None]:
-    """Everybody's answer until a moment of the monotonic clock; None for who gave none and is gone now."""
+    """Each process's answer by a deadline on the monotonic clock; None for a process that failed or was killed."""
     answers: list[dict[str, Any] | None] = []
     for one in members:
         try:

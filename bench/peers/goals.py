@@ -1,4 +1,4 @@
-"""What ours is to reach, as data, and the figures that runs give for it."""
+"""omniray's goals as data, and their figures from the runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.peers.systems import EMBEDDED, OURS
 
 @dataclass(frozen=True, slots=True)
 class AtLeast(Target):
-    """A target from below: `limit` is the least that will do."""
+    """A target with a lower bound: `limit` is the least value that meets it."""
 
     def __str__(self) -> str:
         return f"≥ {self.limit:g}{self.unit}"
@@ -23,7 +23,7 @@ class AtLeast(Target):
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """So many times the commit rate of a peer; `peer` None is ours itself, in another scenario."""
+    """A multiple of the commit rate of a peer; `peer` None is omniray itself, in another scenario."""
 
     peer: str | None
     writers: int
@@ -33,7 +33,7 @@ class Faster:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A figure of ours that has a bound of its own."""
+    """A figure of omniray with an absolute bound."""
 
     what: str
     writers: int
@@ -49,12 +49,12 @@ def times_at_least(limit: float) -> Target:
 
 
 def ours_in(runs: Iterable[Run]) -> str:
-    """The name under which ours ran: the coordinator, or embedded where that alone did."""
+    """The name under which omniray ran: the coordinator, or embedded if only that ran."""
     return OURS if any(run.system == OURS for run in runs) else EMBEDDED
 
 
 def figures(scenario: str, goals: Sequence[Goal], runs: Sequence[Run]) -> tuple[Figure, ...]:
-    """One figure for each goal whose runs are there. Only at the goal's own number of writers is it judged."""
+    """One figure for each goal whose runs exist; it is judged only at the goal's own number of writers."""
     ours = [run for run in runs if run.scenario == scenario and run.system == ours_in(runs)]
     if not ours:
         return ()
@@ -63,7 +63,7 @@ def figures(scenario: str, goals: Sequence[Goal], runs: Sequence[Run]) -> tuple[
 
 
 def _nearest(runs: Sequence[Run], writers: int) -> Run:
-    """The run with so many writers, or else the one with the most."""
+    """The run with this number of writers, or else the one with the most."""
     return max(runs, key=lambda run: (run.writers == writers, run.writers))
 
 

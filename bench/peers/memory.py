@@ -1,4 +1,4 @@
-"""The memory that a process and all its descendants hold, watched while something runs; on Linux."""
+"""Measures the memory of a process and all its descendants while a block runs; on Linux."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROC = Path("/proc")
 
 
 class PeakMemory:
-    """The most that this process and its descendants held together in a block, pages that they share counted once."""
+    """The peak memory of this process and its descendants in a block, with shared pages counted once."""
 
     def __init__(self, every_s: float = SAMPLE_EVERY_S) -> None:
         self.peak_bytes = 0
@@ -41,7 +41,7 @@ class PeakMemory:
 
 
 def held_bytes(root: int) -> int:
-    """What a process and its descendants hold now: each its proportional share of what is shared."""
+    """The memory of a process and its descendants now: each counts its proportional share of shared pages."""
     return sum(_proportional_bytes(pid) for pid in family(root))
 
 

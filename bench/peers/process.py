@@ -2,7 +2,7 @@
 
     python -m bench.peers.process '{"system": …, "place": …, "work": …, "number": …}'
 
-A system is imported in here alone, so that no process holds another system's threads and memory.
+Systems are imported only here, so that no process holds another system's threads and memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAILURES_MAX = 1_000
 
 @dataclass(slots=True)
 class Outcome:
-    """What a writer saw of a race: how long each commit took and when it was there, and what failed."""
+    """A writer's record of a race: the latency and end of each commit, and the failures."""
 
     latencies_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)  # since the start
@@ -80,22 +80,22 @@ class Session:
         return timed(lambda: self._opened.write(rows))
 
     def _warm_up(self) -> None:
-        """Write once, on nobody's time. Where writers fail each other this may fail, too, and warms up all the same."""
+        """Write once, not timed. Where writers conflict this may fail, and still warms up."""
         try:
             self._write_next()
             self._seen.acknowledged.append(WARM_UP)
-        except Exception:  # whatever the system raises: the race will tell
+        except Exception:  # any error of the system: the race will show it
             self._seen.failed.append(WARM_UP)
 
     def _race(self, start_s: float, seconds: float) -> Outcome:
-        """Write as fast as answers come, from a moment that all writers share; the last write may end after the end."""
+        """Write as fast as answers come, from a common start; the last write may end after the deadline."""
         seen = self._seen
         time.sleep(max(0.0, start_s - time.monotonic()))
         while time.monotonic() < start_s + seconds and len(seen.failed) < FAILURES_MAX:
             sequence = self._sequence
             try:
                 latency_s = self._write_next()
-            except Exception as error:  # whatever a system raises is a failed write
+            except Exception as error:  # any error of the system is a failed write
                 seen.failed.append(sequence)
                 seen.errors[error.__class__.__name__] += 1
             else:
@@ -118,13 +118,13 @@ def main() -> None:
         try:
             session = session or Session(json.loads(sys.argv[1]))
             answer = session.answer(json.loads(line))
-        except Exception as error:  # the one who asked decides what becomes of the run
+        except Exception as error:  # the parent process decides whether the run goes on
             answer = {"error": f"{error.__class__.__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 
 def _claim_stdout() -> TextIO:
-    """Keep standard output for the answers; what libraries print goes to standard error."""
+    """Keep standard output for the answers; libraries print to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers

@@ -1,4 +1,4 @@
-"""One run: some writers of one system at one workload, from a common start, judged by a full scan afterwards."""
+"""One race: some writers of one system write one workload from a common start; a full scan checks the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STUCK = "no answer"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one system did with so many writers; only commits that were there by the end make the rate."""
+    """The figures of one system with some writers; only commits that were answered by the end count for the rate."""
 
     scenario: str
     system: str
@@ -46,7 +46,7 @@ class Run:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The smallest value that so many percent of all are not above."""
+    """The smallest value that this percentage of the values does not exceed."""
     if not values:
         return None
     rank = -(-len(values) * percent // 100)  # rounded up
@@ -54,7 +54,7 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def largest_share(commits: Sequence[int]) -> float | None:
-    """How many times its fair share the busiest writer got."""
+    """The busiest writer's commits, as a multiple of its fair share."""
     return max(commits) * len(commits) / sum(commits) if sum(commits) else None
 
 
@@ -83,7 +83,7 @@ class Store:
 
 @contextmanager
 def fresh_store(*, on_disk: bool) -> Iterator[Store]:
-    """A directory, or a server of its own: what one run leaves behind costs no other anything."""
+    """A new directory or server, so that one run does not slow another."""
     if on_disk:
         with TemporaryDirectory(prefix="omniray-bench-") as directory:
             yield Store(str(Path(directory)))
@@ -95,7 +95,7 @@ def fresh_store(*, on_disk: bool) -> Iterator[Store]:
 def race(
     scenario: str, system: str, work: Workload, *, writers: int, seconds: float, delay_ms: float, on_disk: bool
 ) -> Run:
-    """Prepare the tables, let the writers write, scan."""
+    """Prepare the tables, let the writers write, and scan the result."""
     with fresh_store(on_disk=on_disk) as store:
         place = store.place(f"{system}-{token_hex(4)}")  # new each time: DuckLake's catalog outlives its store
         with member(system, place, work) as witness:
@@ -111,7 +111,7 @@ def race(
 def _raced(
     store: Store, system: str, place: Place, work: Workload, writers: int, seconds: float
 ) -> tuple[list[dict[str, Any] | None], int | None]:
-    """What each writer saw, and all requests from the start until the last of them has closed."""
+    """Each writer's outcome, and the number of requests from the start until the last writer has closed."""
     with crew(system, place, work, writers) as members:
         store.forget_requests()
         start_s = time.monotonic() + START_MARGIN_S
@@ -143,7 +143,7 @@ def summary(
     requests: int | None,
     findings: Findings,
 ) -> Run:
-    """The figures of a run, from what its writers saw."""
+    """The figures of a run, from its writers' outcomes."""
     seen = [outcome for outcome in outcomes if outcome is not None]
     latencies_s = list(chain.from_iterable(outcome["latencies_s"] for outcome in seen))
     in_time = [sum(end_s <= seconds for end_s in outcome["ends_s"]) for outcome in seen]

@@ -1,4 +1,4 @@
-"""How races are shown: a table of systems by writers, JSON, and a line of history for each time that it ran."""
+"""Reports races: a table of systems by writers, JSON, and a line of history for each run of the benchmark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.peers.race import Run
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that one run of the benchmark found."""
+    """All results of one run of the benchmark."""
 
     started: str
     commit: str
@@ -66,11 +66,11 @@ def _cell(run: Run) -> str:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write everything, for programs."""
+    """Write the report as JSON, for programs."""
     path.write_text(json.dumps(report.as_json(), indent=2) + "\n")
 
 
 def append_history(path: Path, report: Report) -> None:
-    """Add a line with everything to a JSONL file: how the figures went from one time to the next."""
+    """Append the report as a line to a JSONL file, which records the figures over time."""
     with path.open("a") as file:
         file.write(json.dumps(report.as_json()) + "\n")

@@ -1,4 +1,4 @@
-"""What a writer writes: its batches follow from its number and a sequence number, so that a scan can be judged."""
+"""The batches of writers: they follow from the writer's number and a sequence number, so that a scan can check them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pyarrow as pa
 
 BATCH_ROWS = 100
 TABLES = ("Person", "Author", "Editor")
-WARM_UP = 0  # the sequence number of the write that nobody times
+WARM_UP = 0  # the sequence number of the write that is not timed
 _CITIES = tuple(f"City {number}" for number in range(100))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What each batch is made of, and what the tables hold before the first.
+    """The contents of each batch, and of the tables before the first batch.
 
-    `hot` keys of a batch are in the table from the start and in every batch of every writer. `shared` keys are new, and
-    two writers bring each of them. All others are new and the writer's own.
+    The `hot` keys are in the table from the start and in every batch of every writer. `shared` keys are new, and two
+    writers bring each of them. All others are new, and of one writer alone.
     """
 
     tables: tuple[str, ...] = TABLES[:1]
@@ -63,17 +63,17 @@ def base_key(row: int) -> str:
 
 
 def batch(work: Workload, writer: int, sequence: int) -> Batch:
-    """The batch of a writer that comes at a place in its sequence."""
+    """The batch of a writer with a sequence number."""
     return Batch(work.tables, rows_of(keys(work, writer, sequence), age=sequence % 100), work.merge)
 
 
 def base(work: Workload) -> pa.Table:
-    """What each table holds before the first batch."""
+    """The rows of each table before the first batch."""
     return rows_of([base_key(row) for row in range(work.base_rows)], age=0)
 
 
 def rows_of(ids: list[str], *, age: int) -> pa.Table:
-    """Rows of five columns; the id is the key, as ours derives it."""
+    """Rows of five columns; the id is the key, as omniray derives it."""
     count = len(ids)
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""The races: which writes, on which store, with how many writers, and what ours is to reach in them."""
+"""The scenarios: which writes, on which store, with how many writers, and omniray's goals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _merged(writers: int) -> tuple[Goal, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A workload, the numbers of writers that race at it, and the goals."""
+    """A workload, the numbers of writers that race, and the goals."""
 
     title: str
     work: Workload

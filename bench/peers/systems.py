@@ -1,4 +1,4 @@
-"""The systems that are compared, behind one small interface; each is imported where it runs, and only there."""
+"""The systems that are compared, behind one small interface; each is imported only in the processes that run it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DUCKLAKE_PYTHON = "BENCH_DUCKLAKE_PYTHON"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the tables of one run lie, how to reach them there, and who serves them, if anybody does."""
+    """The location of a run's tables, their storage options, and the address of their server, if there is one."""
 
     uri: str
     storage_options: Mapping[str, str] | None = None
@@ -51,10 +51,10 @@ class Writer(Protocol):
     """One writer's open handles."""
 
     def write(self, batch: Batch) -> None:
-        """Return once the batch is committed; raise whatever the system raises if it is not."""
+        """Return once the batch is committed; raise the system's error if it is not."""
 
     def close(self) -> None:
-        """Finish what goes on behind the answers."""
+        """Finish the background work."""
 
 
 class System(ABC):
@@ -70,7 +70,7 @@ class System(ABC):
 
     @abstractmethod
     def writer(self, place: Place, work: Workload) -> Writer:
-        """Connect, as a process of its own would."""
+        """Connect a writer, as a separate process would."""
 
     @abstractmethod
     def ids(self, place: Place, table: str) -> pa.ChunkedArray:
@@ -78,7 +78,7 @@ class System(ABC):
 
 
 def load(name: str) -> System:
-    """Import a system; only processes that run it do so."""
+    """Import a system; only processes that run it call this."""
     module, _, cls = _HOMES[name].partition(":")
     system: System = getattr(import_module(f"bench.peers.{module}"), cls)()
     return system
@@ -90,7 +90,7 @@ def interpreter(name: str) -> str:
 
 
 def serving(name: str, place: Place) -> AbstractContextManager[str | None]:
-    """Whatever must run beside the writers; gives the address at which they find it."""
+    """Run the server that a system's writers need, if any; yields its address."""
     if name != OURS:
         return nullcontext()
     from bench.cluster import service

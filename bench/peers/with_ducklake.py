@@ -1,6 +1,6 @@
-"""DuckLake, its catalog in a PostgreSQL, its data where everybody's is.
+"""DuckLake, with its catalog in PostgreSQL and its data in the same store as the other systems.
 
-It runs only where somebody has set it up: `BENCH_DUCKLAKE_CATALOG` is the connection string of an empty database
+It runs only with this setup: `BENCH_DUCKLAKE_CATALOG` is the connection string of an empty database
 ("host=… dbname=…"), `BENCH_DUCKLAKE_PYTHON` a Python that has pyarrow, rich and a DuckDB with its extensions, installed
 by DuckDB itself or by pip (duckdb-extension-ducklake, -postgres-scanner, -httpfs).
 """
@@ -28,7 +28,7 @@ _COLUMNS = ("email", "city", "age", "score")
 
 
 class Ducklake(System):
-    """`INSERT` and `MERGE INTO`; several tables in one transaction."""
+    """`INSERT` and `MERGE INTO`; several tables are written in one transaction."""
 
     def missing(self) -> str:
         if CATALOG not in os.environ:
@@ -90,7 +90,7 @@ def _with_extensions() -> Any:
 
 
 def _from_pip(extension: str) -> Path | None:
-    """The file of an extension that came as a package."""
+    """The file of an extension that pip installed."""
     package = find_spec(f"duckdb_extension_{extension}")
     if package is None or package.origin is None:
         return None
@@ -98,7 +98,7 @@ def _from_pip(extension: str) -> Path | None:
 
 
 def _attached(place: Place) -> Any:
-    """A connection whose current database is the lake of this place, in a schema of the catalog named after it."""
+    """A connection whose current database is the lake of this place, in a catalog schema of its name."""
     connection = _with_extensions()
     if place.storage_options is not None:
         connection.execute(_secret(place.storage_options))

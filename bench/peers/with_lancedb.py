@@ -1,4 +1,4 @@
-"""LanceDB: tables that each writer opens through a connection of its own."""
+"""LanceDB: each writer opens the tables through a connection of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ours, both ways: every writer an engine of its own, or all of them clients of one coordinator."""
+"""omniray in both modes: each writer with an embedded engine, or all writers as clients of one coordinator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.writers import SCHEMA
 
 
 class OurSystem(System):
-    """A graph whose node types are the tables; a batch is one `load`, atomic over all of them."""
+    """A graph whose node types are the tables; a batch is one `load`, atomic over all tables."""
 
     def prepare(self, place: Place, work: Workload) -> None:
         with omniray.init(place.uri, schema=SCHEMA, storage_options=place.options) as graph:
@@ -28,7 +28,7 @@ class OurSystem(System):
 
     @abstractmethod
     def _open(self, place: Place) -> Any:
-        """What has the verbs: a graph or a client."""
+        """Open a graph or connect a client."""
 
     def ids(self, place: Place, table: str) -> pa.ChunkedArray:
         with omniray.open(place.uri, read_only=True, storage_options=place.options) as graph:
@@ -36,7 +36,7 @@ class OurSystem(System):
 
 
 class Embedded(OurSystem):
-    """`omniray.open` in each process; they meet in storage alone."""
+    """`omniray.open` in each process; the processes share only the storage."""
 
     def _open(self, place: Place) -> Any:
         return omniray.open(place.uri, storage_options=place.options)
@@ -69,5 +69,5 @@ class OurWriter:
 
 
 def _records(rows: pa.Table) -> pa.Table:
-    """The rows as a user has them: the id is ours to derive from the key."""
+    """The rows as a user has them, without the id, which omniray derives from the key."""
     return rows.drop_columns(["id"])

@@ -1,4 +1,4 @@
-"""Plain Lance: every writer appends to, or merges into, datasets that it holds open."""
+"""Plain Lance: every writer appends to, or merges into, its open datasets."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def dataset_uri(place: Place, table: str) -> str:
 
 
 def scanned_ids(place: Place, table: str) -> pa.ChunkedArray:
-    """The ids in a Lance dataset, of whoever's making."""
+    """The ids in a Lance dataset, whichever system wrote it."""
     dataset = lance.dataset(dataset_uri(place, table), storage_options=place.options)
     return dataset.to_table(columns=["id"]).column("id")

@@ -1,1 +1,1 @@
-"""The Ray actors that own a branch: publisher, write queues, reconciler, and what runs inside them."""
+"""The Ray actors that own a branch (publisher, table queues, reconciler), and the classes that run inside them."""

@@ -1,7 +1,7 @@
-"""What all actors of a coordinator have in common: how they are made, and what is told of their failures.
+"""How the Ray actors of a coordinator are created, and how their failures are reported.
 
-They are named, detached and restarted by Ray. None of them is believed to be the only one of its name: what one keeps
-can be read from storage again, and only the epoch of the line decides who may commit.
+They are named, detached and restarted by Ray. No actor relies on being the only one of its name: its state can be read
+from storage again, and only the epoch of the line decides which publisher may commit.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from omniray.coordinator.actors.cluster import NAMESPACE, ray
 
 CALL_TIMEOUT_S = 120.0
-AWAY_PAUSE_S = 0.2  # between looks for an actor that Ray restarts
+AWAY_PAUSE_S = 0.2  # between tries to reach an actor that Ray restarts
 
 
 def create(
     actor: type, name: str, *arguments: Any, max_concurrency: int, groups: Mapping[str, Any] | None = None
 ) -> Any:
-    """The actor of a name: the one that is there, or a new one."""
+    """The existing Ray actor of a name, or a new one."""
     shell = ray().remote(**groups)(actor) if groups else ray().remote(actor)
     return shell.options(
         name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached",

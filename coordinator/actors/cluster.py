@@ -28,20 +28,20 @@ LOOPBACK = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0
 _CURRENT_CLUSTER = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")
 
-# Ray reads these when it is imported. Whoever sets them wins.
+# Ray reads these when it is imported. A value that is set already is kept.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # Ray lets its workers yield to everybody else on the machine; but a publisher has many writers who wait for it.
+    # Ray lowers its workers' priority by default, but many writers wait for one publisher.
     "RAY_worker_niceness": "0",
 }
 
 
 def ray() -> Any:
-    """The module, imported when a coordinator is first needed: embedded writers never wait for it."""
+    """The `ray` module, imported when a coordinator is first needed: embedded writers never wait for the import."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -51,7 +51,7 @@ def ray() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the actors of one branch are to be found in a cluster: by the ULID of its line, which no other one has."""
+    """The names of one branch's Ray actors in a cluster: they contain the ULID of its line, which is unique."""
 
     line: str
 
@@ -69,7 +69,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How an actor opens its branch of the graph: by name, and it must be the very line that the actor is for."""
+    """How a Ray actor opens its branch: by name, after which the line's ULID must be the one given here."""
 
     uri: str
     options: Mapping[str, str] | None
@@ -79,7 +79,7 @@ class Storage:
     durability: str = "process"
 
     def opened(self) -> OpenBranch:
-        """The branch; raises `GraphGone` or `BranchGone` if it is another one by now."""
+        """The open branch; raises `GraphGone` or `BranchGone` if another graph or branch has taken its place."""
         from omniray.engine.history.open_branch import open_branch
         from omniray.engine.line.graph_identity import refuse_gone
 
@@ -92,15 +92,15 @@ class Storage:
 
 
 def join(address: str | None) -> bool:
-    """Connect this process to a cluster: the one at an address, or the one on this machine; else start one.
+    """Connect this process to the cluster at an address, or to the one on this machine; else start a cluster.
 
-    Whether it was started here, so that it ends with this process. `local` always starts one.
+    Returns whether this process started the cluster, which then ends with the process. `local` always starts one.
     """
     if ray().is_initialized():
         return False
     wanted = address or _running_here() or LOCAL
     if wanted == LOCAL:
-        # Ray asks nobody who he is: one that is for this machine alone listens to nobody else.
+        # Ray does not authenticate connections, so a cluster for this machine alone listens on loopback only.
         _init(address=LOCAL, include_dashboard=False, _node_ip_address=LOOPBACK)
         return True
     if not is_listening(wanted):
@@ -118,7 +118,7 @@ def is_running_here() -> bool:
 
 
 def _running_here() -> str | None:
-    """The cluster that this machine is part of. What Ray wrote down may be of one that is gone, and is tried."""
+    """The address of this machine's cluster. The address in Ray's file may be stale, so a connection is tried."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address
     try:
@@ -129,7 +129,7 @@ def _running_here() -> str | None:
 
 
 def is_listening(address: str) -> bool:
-    """Whether a connection can be made: Ray itself waits for minutes, and writes about it. Other forms are Ray's."""
+    """Whether HOST:PORT accepts connections: Ray would wait for minutes. Other address forms are left to Ray."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()) or "/" in host:
         return True
@@ -158,9 +158,9 @@ def _init(**options: Any) -> None:
 
 
 def hush() -> None:
-    """Have what Ray says of every process that dies logged: it writes it to standard output, where answers go.
+    """Log Ray's messages about dead processes, which Ray would print to standard output, among the results.
 
-    There is no setting for it. A Ray that has no such function any more goes on as it likes, and a test says so.
+    Ray has no setting for it. If a later Ray lacks the replaced function, it prints again, and a test fails.
     """
     from ray._private import worker
 
@@ -174,7 +174,7 @@ def _log_lines(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
 
 def leave() -> None:
     """Disconnect this process; a cluster that it started ends."""
-    if "ray" in sys.modules:  # else it never joined one, and need not wait for the import
+    if "ray" in sys.modules:  # else this process never joined a cluster, and need not wait for the import
         ray().shutdown()
 
 
@@ -184,7 +184,7 @@ def address() -> str:
 
 
 def find(name: str) -> Any | None:
-    """The actor of a name, if there is one."""
+    """The Ray actor of a name, or None."""
     try:
         return ray().get_actor(name, namespace=NAMESPACE)
     except ValueError:

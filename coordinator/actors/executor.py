@@ -1,4 +1,4 @@
-"""Where the steps of a publisher run: threads and timers, or whatever a test hands in to own every interleaving."""
+"""Runs the steps of a publisher on threads and timers; a test passes its own executor to control the interleaving."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class StepExecutor(Protocol):
-    """Runs the jobs of one publisher beside each other. A job may wait for the future of another one."""
+    """Runs the jobs of one publisher concurrently. A job may wait for the future of another job."""
 
     def submit(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a job as soon as may be."""
+        """Run a job as soon as possible."""
 
     def later(self, seconds: float, job: Callable[[], None]) -> None:
-        """Run a job after some time, if this process still lives then."""
+        """Run a job after a delay, if this process still lives then."""
 
     def close(self) -> None:
-        """Wait for the jobs under way, and take no more."""
+        """Wait for the jobs under way, and take no more jobs."""
 
 
 class ThreadedExecutor:
-    """A few threads for the jobs, and a timer for each one of later: none of those keeps the process alive."""
+    """A thread pool for jobs, and a timer for each delayed job; timers don't keep the process alive."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-publish")

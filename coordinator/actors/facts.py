@@ -1,8 +1,8 @@
-"""The state that a round is judged on, when its tables are in other processes: facts first, in one batch.
+"""The state that a round is judged on when its tables are in other processes: ids are looked up first, in one batch.
 
-What the round's writes will ask for is mostly known before: the ids they bring and the nodes at their edges. All of it
-is looked up at once, in one call for each owner of queues. The judgement then runs on these facts; what nobody foresaw
-(a predicate, a unique value) is asked for when it is needed.
+Most of the look-ups are known before the judgement: the ids that the writes bring and the nodes at their edges. They
+are done at once, in one call for each owner of queues. Other look-ups (a predicate, a unique value) are done when the
+judgement needs them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from omniray.engine.writes.write_requests import Request
 
 
 class Reader(Protocol):
-    """Asks the owners of the queues."""
+    """Reads tables through the owners of their queues."""
 
     def read(self, base: Base, questions: Sequence[Question]) -> list[Any]: ...
 
 
 class RoundState:
-    """The tables at a round's base; ids that were looked up cost nothing more."""
+    """The tables at a round's base; an id is looked up only once."""
 
     def __init__(self, base: Base, reader: Reader) -> None:
         self._base, self._reader = base, reader
@@ -36,7 +36,7 @@ class RoundState:
         self._found: dict[str, dict[str, int]] = {}
 
     def look_up(self, requests: Iterable[Request], schema: Schema) -> None:
-        """Ask at once for every id that judging the requests will need."""
+        """Look up, in one batch, every id that judging the requests needs."""
         wanted: defaultdict[str, set[str]] = defaultdict(set)
         for request in requests:
             for table_key, ids in request.ids_asked(schema):

@@ -1,4 +1,4 @@
-"""What a publisher counts about itself: for `omniray status`, for metrics, and to say when to try again."""
+"""Counts and times of a publisher: for `omniray status`, for metrics, and for the `retry_after_s` of overload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The last seconds of a publisher; `…_ms` are medians and the slowest percentile."""
+    """Rates of a publisher over its last seconds; `…_ms` are medians, `…_ms_p99` the 99th percentile."""
 
     rounds_per_s: float = 0.0
     commits_per_s: float = 0.0
@@ -71,7 +71,7 @@ class Gauges:
 
     @property
     def retry_after_s(self) -> float:
-        """About as long as two rounds take."""
+        """About the time of two rounds."""
         return max(0.1, 2 * self.rates().round_ms / 1e3)
 
     def rates(self) -> Rates:

@@ -1,4 +1,4 @@
-"""A publisher's gauges as metrics of Ray, which Prometheus collects from each node."""
+"""Exports a publisher's gauges as Ray metrics, which Prometheus collects from each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TAGS = ("graph", "branch")
 
 
 class ExportedGauges(Gauges):
-    """Counts as `Gauges` does, and tells Ray."""
+    """Counts as `Gauges` does, and exports each count to Ray."""
 
     def __init__(self, uri: str, branch: str) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The publisher of one branch: takes writes, makes rounds of them, and commits each round as one object of the line.
 
-It carries out what `rounds.py` decides: every instruction is a job of its executor, and what comes of it is the next
-event. It owns the line: it takes it over when it begins, and its life ends when somebody else does. Nothing that it
-holds in memory is needed after its death.
+It carries out what `rounds/machine.py` decides: every instruction is a job of its executor, and the job's result is the
+next event. It owns the line: it takes the line over when it begins, and ends when another owner takes the line over.
+Nothing that it holds in memory is needed after its death.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ STANDSTILL_S = 60.0
 
 @dataclass(slots=True)
 class _Waiting:
-    """A write or remark that somebody waits for."""
+    """A write or remark whose caller waits for the answer."""
 
     what: Request | Remark
     answer: Future[WriteAnswer] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        self.answer.set_running_or_notify_cancel()  # a caller may stop waiting, but its write is not taken back so
+        self.answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel its write
 
 
 class Publisher:
-    """Commits the writes of everybody on one branch. Threads may share it."""
+    """Commits the writes of all clients on one branch. Threads may share it."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Publisher:
     # From outside
 
     def submit(self, request: Request) -> Future[WriteAnswer]:
-        """Take a write; the future is done when its answer may leave. A write that is under way is joined."""
+        """Take a write; the future is done when its answer may be sent. A write already under way shares its future."""
         header = request.header
         if header.schema_hash != self._schema_hash:
             raise SchemaChanged(
@@ -124,19 +124,19 @@ class Publisher:
             return waiting.answer
 
     def remark(self, remark: Remark) -> Future[WriteAnswer]:
-        """Record something in the line, with the next round or as one."""
+        """Record a remark in the line, with the next round or as a round of its own."""
         with self._lock:
             waiting = self._waiting[remark.remark_id] = _Waiting(remark)
             self._dispatch(Submitted(Ticket(remark.remark_id, "", 0, 0, tables=frozenset())))
             return waiting.answer
 
     def abandon(self, commit_id: str) -> None:
-        """Nobody waits for a write any more: if it is not in a round yet, it never will be."""
+        """The caller of a write has stopped waiting: drop the write if it is not in a round yet."""
         with self._lock:
             self._dispatch(Abandoned(commit_id))
 
     def finalised(self, through: int, drifted: dict[str, TableDrift]) -> None:
-        """Phase D is through up to a number of the line, but for tables that somebody else wrote to."""
+        """Phase D is finished up to a number of the line, except for tables that a foreign writer wrote to."""
         with self._lock:
             self._steps.finalised_through = max(self._steps.finalised_through, through)
             self._steps.drifted = drifted
@@ -162,7 +162,7 @@ class Publisher:
         return self._rounds.is_idle
 
     def end(self, error: OmnirayError) -> None:
-        """Answer everybody with an error, and take nothing more."""
+        """Answer every waiting write with an error, and take no more writes."""
         with self._lock:
             self._dispatch(Ended(error))
 
@@ -170,9 +170,9 @@ class Publisher:
         self._executor.close()
 
     def _join(self, known: _Waiting, request: Request) -> Future[WriteAnswer]:
-        """The answer of the first try that is still under way, if it is the same write."""
+        """The future of the first try, which is still under way, if it is the same write."""
         joined: Future[WriteAnswer] = known.answer
-        # A write whose id its caller did not choose has no hash, and nobody else can know the id.
+        # A write whose id was generated has no hash: no other caller can know the id.
         first_hash = "" if isinstance(known.what, Remark) else known.what.header.payload_hash
         if isinstance(known.what, Remark) or first_hash not in ("", request.header.payload_hash):
             joined = Future()
@@ -228,7 +228,7 @@ class Publisher:
                 event = Overtaken(round.number)
             except OmnirayError as error:
                 event = Failed(round.number, error)
-            except BaseException as error:  # a bug: tell those who wait, rather than let them wait for ever
+            except BaseException as error:  # a bug: answer the waiting callers, or they would wait for ever
                 log.exception("event=publisher_failed round=%d", round.number)
                 event = Ended(_bug(error))
             try:
@@ -252,7 +252,7 @@ class Publisher:
             self._answer(remark.remark_id, WriteAnswer(WriteResult(None, 0, 0)))
 
     def _let_stand_still(self, commit_id: str) -> None:
-        """A prepared load was overtaken: while it is judged again, its tables wait for it, or it might never land."""
+        """A prepared load was overtaken: reserve its tables while it is judged again, or it might never land."""
         request = self._waiting[commit_id].what
         if isinstance(request, PreparedRequest) and commit_id not in self._standing_still:
             self._standing_still.add(commit_id)

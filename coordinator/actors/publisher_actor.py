@@ -1,6 +1,6 @@
-"""The actor that publishes a branch: a thin shell around `Publisher`, which it gives a new life when one has ended.
+"""The publisher's Ray actor: a thin shell around `Publisher` that begins a new incarnation when one has ended.
 
-Calls of their own kind (`admin`) are answered while writes are under way.
+Calls of the concurrency group `admin` are answered while writes are under way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEGIN_PAUSE_S_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A coordinator at one moment."""
+    """The state of a coordinator at one moment."""
 
     uri: str
     address: str
@@ -52,7 +52,7 @@ class Status:
     finalised_through: int
     drifted: tuple[str, ...]
     recovered: int
-    trouble: str  # what keeps the reconciler from healing, if anything does
+    trouble: str  # the error that stops the reconciler's recovery, if any
     queue_owners: int
 
     @property
@@ -61,11 +61,11 @@ class Status:
 
 
 class HasLeft(Unreachable):
-    """The publisher has handed the line back and only waits to be ended: a new one may be created in its place."""
+    """The publisher has handed the line back and waits to be ended: a new one may be created in its place."""
 
 
 class PublisherActor:
-    """Publishes one branch; every call answers with a value or with the error to raise."""
+    """Publishes one branch; every call returns a value or the error to raise."""
 
     def __init__(self, place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> None:
         self._storage, self._address, self._instead_of = storage, address, instead_of
@@ -79,7 +79,7 @@ class PublisherActor:
         self._open()
 
     def _open(self) -> None:
-        """Begin a new life: take the line over, and know nothing but what is in storage."""
+        """Begin a new incarnation: take the line over, and start from storage alone."""
         branch = self._storage.opened()
         self._refuse_usurping(branch.tip.newest)
         self._tip = branch.tip.another()
@@ -90,10 +90,10 @@ class PublisherActor:
             owner=self._owner, on_ended=self._ended, gauges=self._gauges,
         )  # fmt: skip
         self._has_ended = False
-        self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the life before has left
+        self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the last incarnation left
 
     def _refuse_usurping(self, newest: CommitObject) -> None:
-        """Never take the line from the coordinator of another cluster, unless it is the one that was to be replaced.
+        """Never take the line from a coordinator of another cluster, except from `instead_of`.
 
         Ray restarts a publisher whenever it can, also long after another cluster has taken over.
         """
@@ -106,7 +106,7 @@ class PublisherActor:
             )
 
     def _ended(self, error: OmnirayError) -> None:
-        """Begin anew, unless somebody else has taken over, or the graph is gone: then this actor only says so."""
+        """Begin a new incarnation, unless another owner has taken over or the graph is gone: then only report that."""
         self._has_ended = True
         if isinstance(error, GraphGone):
             self._gone = error
@@ -166,7 +166,7 @@ class PublisherActor:
 
     async def is_committed(self, commit_id: str) -> bool | None:
         """Whether a write is in the line; None while it is under way."""
-        is_under_way = self._publisher.under_way(commit_id) is not None  # before the look: it may land meanwhile
+        is_under_way = self._publisher.under_way(commit_id) is not None  # first: it may land during the look-up
         is_committed = await asyncio.to_thread(self._publisher.is_committed, commit_id)
         return True if is_committed else None if is_under_way else False
 
@@ -193,10 +193,10 @@ class PublisherActor:
         )
 
     async def begin(self, instead_of: str) -> OmnirayError | None:
-        """Be there for a client; a life that has ended is begun anew, if the line may be taken.
+        """Make the publisher ready for a client; begin a new incarnation if the last one ended and the line is free.
 
-        Not one that was taken down: whoever did so may be about to end this actor. It waits for that, or for a client
-        that does it instead.
+        A publisher that was taken down does not begin again: the process that took it down may be about to end this
+        actor. It waits for that process, or for a client that ends it instead.
         """
         if self._has_left:
             return HasLeft(f"the coordinator at {self._address} has handed the line back", address=self._address)
@@ -209,7 +209,7 @@ class PublisherActor:
             return error
 
     async def drain(self) -> None:
-        """Take nothing more, finish what is under way, and hand the line back to everybody."""
+        """Take no more writes, finish those under way, and hand the line back (`embedded`)."""
         self._is_leaving = True
         while not self._publisher.is_idle:
             await asyncio.sleep(0.01)
@@ -233,7 +233,7 @@ class PublisherActor:
 
 
 def create_publisher(place: Place, storage: Storage, address: str, queue_owners: int, instead_of: str) -> Any:
-    """The publisher of a branch: the one that is there, or a new one, which takes over from `instead_of` if need be."""
+    """The existing publisher of a branch, or a new one, which may take the line over from `instead_of`."""
     groups = {"concurrency_groups": {"admin": 64}}
     return create(
         PublisherActor, place.publisher, place, storage, address, queue_owners, instead_of, groups=groups,

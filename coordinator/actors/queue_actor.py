@@ -1,4 +1,4 @@
-"""The owners of the write queues: actors, each with the queues of some tables, and their publisher's way to them."""
+"""The Ray actors that own the table queues, each for some tables, and the handle by which the publisher calls them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 8
 
 
 class QueuesActor:
-    """Owns the write queues of some tables."""
+    """Owns the queues of some tables."""
 
     def __init__(self, storage: Storage) -> None:
         self._queues = TableQueues(storage.opened())
@@ -42,7 +42,7 @@ class QueuesActor:
 
 
 class RemoteQueues:
-    """The write queues in their actors: each table has one owner, found by the hash of its name."""
+    """Calls the table queues in their Ray actors: each table has one owner, found by the hash of its name."""
 
     def __init__(self, place: Place, storage: Storage, owners: int) -> None:
         self._place, self._storage, self._owners = place, storage, owners
@@ -68,7 +68,7 @@ class RemoteQueues:
         )
 
     def drop(self, table_keys: Sequence[str]) -> None:
-        """Best effort: an owner that is gone has nothing to forget, and what it keeps is compared with its pin."""
+        """Drop cached tables, best effort: a dead owner caches nothing, and a kept handle is compared with its pin."""
         try:
             self._each(table_keys, lambda key: key, lambda owner, part: owner.drop.remote(packed((part,))))
         except StorageError as error:
@@ -77,7 +77,7 @@ class RemoteQueues:
     def _each(
         self, parts: Sequence[Any], key: Callable[[Any], str], call: Callable[[Any, list[Any]], Any]
     ) -> list[Any]:
-        """One call for each owner, all at once; the answers in the order of the parts."""
+        """Call each owner once, all in parallel; the answers are in the order of the parts."""
         by_owner: defaultdict[int, list[int]] = defaultdict(list)
         for index, part in enumerate(parts):
             by_owner[crc32(key(part).encode()) % self._owners].append(index)
@@ -100,7 +100,7 @@ class RemoteQueues:
         return answers
 
     def _wait_for(self, owners: Iterable[int]) -> None:
-        """Wait until owners are back: a round is tried a few times only, and Ray needs seconds to restart one."""
+        """Wait until owners are back: Ray needs seconds to restart one, and a round is retried only a few times."""
         module, deadline = ray(), time.monotonic() + CALL_TIMEOUT_S
         for owner in owners:
             while time.monotonic() < deadline:

@@ -1,8 +1,7 @@
-"""The reconciler of one branch: finishes behind the publisher what nobody has to wait for, and heals what others left.
+"""The reconciler of one branch: finishes Phase D, recovers and sweeps in the background, while the publisher goes on.
 
-It finishes Phase D, folds `__manifest`, recovers operations whose owners died while writers go on, and sweeps. It puts
-nothing into the line: only the publisher does, so what is to be recorded is forwarded to it. Everything that it has to
-do can be read from storage, so it may die at any time.
+It folds `__manifest` and recovers operations whose writers died. It puts nothing into the line: it forwards what is to
+be recorded to the publisher, which owns the line. All of its work can be read from storage, so it may die at any time.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ SWEEP_EVERY_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Finalised:
-    """How far Phase D is, and the tables on which it can't go on."""
+    """The number up to which Phase D is finished, and the tables that block it because they drifted."""
 
     through: int
     drifted: dict[str, TableDrift]
 
 
 class OwnersEnd:
-    """The end of a line for somebody who may not put: what is to be recorded is forwarded to the line's owner."""
+    """The end of a line for a process that may not put: it forwards what is to be recorded to the line's owner."""
 
     def __init__(self, ask_newest: Callable[[], CommitObject], forward: Callable[[Remark], None]) -> None:
         self._ask_newest, self._forward = ask_newest, forward
@@ -46,7 +45,7 @@ class OwnersEnd:
         return self.newest
 
     def record(self, build: Callable[[CommitObject], Remark | None]) -> CommitObject | None:
-        """Have the owner record what `build` says; the number and all else about the object are the owner's."""
+        """Have the owner record the remark that `build` returns; the owner makes the object."""
         remark = build(self.refresh())
         if remark is None:
             return None
@@ -59,7 +58,7 @@ class OwnersEnd:
 
 
 class Reconciler:
-    """Heals one branch in the background, on behalf of the owner of its line."""
+    """Finishes, recovers and sweeps one branch in the background, on behalf of its line's owner."""
 
     def __init__(self, branch: OpenBranch, end: OwnersEnd, *, grace_s: float) -> None:
         self._branch, self._end = branch, end
@@ -69,16 +68,16 @@ class Reconciler:
         self._ending = threading.Event()
         self._busy = threading.Lock()
         self.recovered = 0
-        self.trouble = ""  # what kept the last round of healing from its end
+        self.trouble = ""  # the error that ended the last recovery, if any
         self._swept_at = time.monotonic()
         self._finaliser.notice(end.newest)
-        for operation_id in self._recoverer.landed(end.newest):  # a reconciler before this one was told of them
+        for operation_id in self._recoverer.landed(end.newest):  # an earlier reconciler was told of them
             self._finaliser.notice(end.newest, operation_id)
         self._thread = threading.Thread(target=self._work, name="omniray-reconcile", daemon=True)
         self._thread.start()
 
     def notice(self, landed: CommitObject, operation_id: str) -> Finalised:
-        """An object has landed: Phase D of it begins. Says how far that of those before it is."""
+        """Begin Phase D of an object that has landed; returns how far Phase D is."""
         self._branch.log.keep(landed)
         self._finaliser.notice(landed, operation_id)
         return self.finalised()
@@ -87,13 +86,13 @@ class Reconciler:
         return Finalised(self._finaliser.finalised_through, self._finaliser.drifted())
 
     def flush(self) -> None:
-        """Wait until Phase D of everything that has landed is through."""
+        """Wait until Phase D of everything that has landed is finished."""
         self._finaliser.notice(self._end.refresh())
         self._finaliser.flush()
         self._finaliser.tidy()
 
     def recover(self) -> RecoveryReport:
-        """Recover every operation whose owner is gone."""
+        """Recover every operation whose writer is dead."""
         with self._busy:
             report = self._recoverer.recover(self._end)
         self.recovered += len(report.rolled_forward) + len(report.rolled_back)
@@ -126,6 +125,6 @@ class Reconciler:
             except OmnirayError as error:
                 self.trouble = f"{error.kind}: {error}"
                 log.warning("event=reconcile_failed error=%s", error)
-            except Exception as error:  # a bug must not end the healing; `status` tells of it
+            except Exception as error:  # a bug must not end the recoveries; `status` shows it
                 self.trouble = f"a bug in omniray: {error!r}"
                 log.exception("event=reconcile_failed")

@@ -1,4 +1,4 @@
-"""The actor that heals behind a publisher, and the publisher's way to it."""
+"""The reconciler's Ray actor, and the handle by which the publisher calls it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("omniray")
 
 
 class ReconcilerActor:
-    """Heals behind one publisher."""
+    """Runs the reconciler of one publisher."""
 
     def __init__(self, place: Place, storage: Storage) -> None:
         self._place, self._storage = place, storage
@@ -41,7 +41,7 @@ class ReconcilerActor:
         return self._behind(self._ask_newest()).recover()
 
     def report(self) -> tuple[Finalised, int, str]:
-        """How far Phase D is, how many operations were recovered, and what keeps it from healing, if anything does."""
+        """How far Phase D is, how many operations were recovered, and the error that stops recovery, if any."""
         return self._reconciler.finalised(), self._reconciler.recovered, self._reconciler.trouble
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
@@ -55,7 +55,7 @@ class ReconcilerActor:
         return Reconciler(self._storage.opened(), end, grace_s=GRACE_S), end.newest.owner
 
     def _behind(self, newest: CommitObject) -> Reconciler:
-        """The reconciler that works for the owner of this object: another life of the publisher needs another one."""
+        """The reconciler for the owner of this object: a new incarnation of the publisher gets a new reconciler."""
         with self._turn:
             if newest.owner != self._owner:
                 before = self._reconciler
@@ -85,7 +85,7 @@ class ReconcilerActor:
 
 
 class RemoteReconciler:
-    """The reconciler in its actor: it is told of every object that lands, however often it dies."""
+    """Calls the reconciler in its Ray actor, and repeats `notice` until the actor has received every landed object."""
 
     def __init__(self, place: Place, storage: Storage, on_finalised: Callable[[Finalised], None]) -> None:
         self._place, self._storage, self._on_finalised = place, storage, on_finalised
@@ -99,7 +99,7 @@ class RemoteReconciler:
         self._untold.put((landed, operation_id))
 
     async def ask(self) -> None:
-        """Hear how far it is, unless it is away."""
+        """Ask the reconciler for its progress, unless it is being restarted."""
         if self._actor is None:
             return
         with contextlib.suppress(ray().exceptions.RayError):
@@ -107,7 +107,7 @@ class RemoteReconciler:
             self._on_finalised(finalised)
 
     def close(self) -> None:
-        """Finish Phase D and end. One that is away leaves the rest to the next writer, which finds it in storage."""
+        """Finish Phase D and end. If the actor is away, the next writer finds the rest of Phase D in storage."""
         try:
             for method in ("flush", "close"):
                 ray().get(getattr(self._found(), method).remote(), timeout=CALL_TIMEOUT_S)
@@ -140,5 +140,5 @@ class RemoteReconciler:
 def _close_quietly(reconciler: Reconciler) -> None:
     try:
         reconciler.close()
-    except OmnirayError as error:  # its successor does what it leaves
+    except OmnirayError as error:  # its successor finishes the rest
         log.warning("event=reconciler_not_closed error=%s", error)

@@ -1,7 +1,7 @@
-"""One round on its way: resolved, announced, staged, committed. Each step says what has come of it as an event.
+"""The steps of a round: judge, stage, commit. Each step returns its result as an event.
 
 Phase A   the round's sidecar, with all of its writes
-Phase B   the owners of the queues stage its tables, beside the sidecar
+Phase B   the owners of the table queues stage its tables, in parallel with Phase A
 Phase C   one put-if-absent of the commit object
 """
 
@@ -35,12 +35,12 @@ log = logging.getLogger("omniray")
 
 
 class Queues(Reader, Stager, Protocol):
-    """The owners of the write queues, wherever they are."""
+    """The owners of the table queues, in this process or in Ray actors."""
 
 
 @dataclass(slots=True)
 class Round:
-    """What a round has come to so far."""
+    """A round and the results of its steps so far."""
 
     number: int
     asked: tuple[Request | Remark, ...]
@@ -64,7 +64,7 @@ class Round:
 
 
 class RoundSteps:
-    """The steps of a publisher's rounds."""
+    """Carries out the steps of a publisher's rounds."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class RoundSteps:
     def _looked_up(
         self, state: RoundState, requests: list[Request]
     ) -> tuple[list[Request], dict[str, WriteAnswer | OmnirayError]]:
-        """Look up what judging the requests will ask for; those that a bug keeps from that are refused, alone."""
+        """Look up the ids that judging the requests needs; a request whose look-up hits a bug is refused alone."""
         try:
             state.look_up(requests, self._schema)
         except OmnirayError:
@@ -129,7 +129,7 @@ class RoundSteps:
         return [request for request in requests if request.header.commit_id not in unfit], unfit
 
     def _asking(self, requests: Iterable[Request], table_key: str) -> frozenset[str]:
-        """The writes that ask for ids of a table."""
+        """The ids of the writes that look up ids in a table."""
         return frozenset(
             request.header.commit_id
             for request in requests
@@ -142,7 +142,7 @@ class RoundSteps:
     # Staging
 
     def stage(self, work: Round) -> Event:
-        """Phases A and B: the sidecar beside the tables."""
+        """Phases A and B: put the sidecar and stage the tables, in parallel."""
         began = time.perf_counter()
         if refused := self._refused(work):
             return refused
@@ -150,11 +150,11 @@ class RoundSteps:
         intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in accepted]
         kind = "Load" if all(r.header.kind == "Load" for r, _ in accepted) else "Mutation"
         work.attempt = attempt = self._attempts.announce(work.base, kind, intents, work.judged.writes)
-        if work.is_void:  # given up before this step began: nobody would give up what it stages
+        if work.is_void:  # discarded before this step began: no later step would clean up what it stages
             return Overtaken(work.number)
         try:
             failures = self._attempts.stage(attempt, self._base(work.base))
-        except GraphGone as gone:  # nothing that is tried again could land
+        except GraphGone as gone:  # a retry can't land either
             self._attempts.give_up(attempt)
             return Ended(gone)
         if attempt.is_void:
@@ -171,7 +171,7 @@ class RoundSteps:
         return Staged(work.number)
 
     def _refused(self, work: Round) -> Failed | None:
-        """Writes that may not be staged: on tables that drifted, or with files that a sweep may have taken."""
+        """The failure of writes that may not be staged: a table drifted, or a sweep may have deleted their files."""
         if tables := self.drifted.keys() & work.judged.writes.keys():
             return _drift(work, min(tables), self.drifted[min(tables)])
         try:
@@ -181,9 +181,9 @@ class RoundSteps:
         return None
 
     def _staging_failed(self, work: Round, failures: Sequence[Taken | OmnirayError]) -> Event:
-        """Say whose fault it is that a table could not be staged: a foreign writer's, or nobody's."""
+        """Decide why a table could not be staged: fenced, drift by a foreign writer, or an error to retry."""
         taken = [failure for failure in failures if isinstance(failure, Taken)]
-        # By a look of its own: the round below may be in Phase C, and knows its place in the line better.
+        # On a separate line end: the round below may be in Phase C, which moves the shared one.
         if taken and (newest := self._tip.another().refresh()).owner != self._owner:
             return Ended(_fenced(newest))
         if taken:
@@ -230,14 +230,14 @@ class RoundSteps:
     # Giving up
 
     def discard(self, work: Round) -> None:
-        """A round came to nothing: its handles show rows that never happened."""
-        work.is_void = True  # first: its staging may be about to begin
+        """Drop what a void round staged: its table handles show rows that were never committed."""
+        work.is_void = True  # first, because its staging may be about to begin
         if work.attempt is not None:
             self._attempts.give_up(work.attempt)
 
 
 def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
-    """The answer to a write that was committed before."""
+    """The answer to a write that was already committed."""
     try:
         return WriteAnswer(first_outcome(*found, request.header.payload_hash))
     except PayloadMismatch as mismatch:
@@ -245,7 +245,7 @@ def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
 
 
 def _drift(work: Round, table_key: str, error: TableDrift) -> Failed:
-    """Blame the writes that touch this table: whoever touches another one that drifted is told so in the next round."""
+    """Blame the writes that touch this table; drift of another table is reported in the next round."""
     touching = (r.header.commit_id for r, resolution in work.judged.accepted if table_key in resolution.tables)
     return Failed(work.number, error, frozenset(touching))
 

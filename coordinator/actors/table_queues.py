@@ -1,8 +1,8 @@
-"""The write queues of some tables on one branch: what their owner keeps warm, and the work it does for a round.
+"""The table queues of one branch: they cache their tables, answer look-ups and stage their part of a round.
 
-A queue is its table's side of the rounds. It answers what a judgement asks of the table and stages the table's part of
-a round, one after the other in the order of the rounds, other tables beside it. It decides nothing and commits nothing,
-and what it keeps (handle, tail, ids) is read from storage again when it is lost: so it may die at any time.
+A queue does one table's work for the rounds: it answers the look-ups of a judgement and stages the table's part of a
+round, in the order of the rounds and in parallel with other tables. It decides nothing and commits nothing, and its
+cache (handle, tail, ids) can be read from storage again: so it may die at any time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a judgement wants to know of one table; the method is one of a state's."""
+    """One look-up of a judgement in one table; `method` is a method of `State`."""
 
     method: Literal["existing", "matching", "scan", "select"]
     table_key: str
@@ -31,7 +31,7 @@ class Question:
 
 
 class TableQueues:
-    """The queues that one process owns, made when their tables are first used."""
+    """The queues that one process owns, created when their tables are first used."""
 
     def __init__(self, branch: OpenBranch) -> None:
         self._branch = branch
@@ -44,15 +44,15 @@ class TableQueues:
         self._branch.store.close()
 
     def read(self, base: Base, questions: Sequence[Question]) -> list[pa.Table | pa.Array]:
-        """Answer questions about tables as they are in `base`, tables in parallel."""
+        """Answer look-ups in the tables as pinned by `base`, in parallel."""
         return list(self._pool.map(lambda question: self._answer(base, question), questions))
 
     def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
-        """Phase B of some tables in parallel: for each what was staged, or why it was not."""
+        """Phase B of some tables in parallel: returns for each the staged version, or why it was not staged."""
         return self._stager.stage(base, stages)
 
     def drop(self, table_keys: Sequence[str]) -> None:
-        """Forget what a round staged that came to nothing."""
+        """Forget what a void round staged."""
         self._stager.drop(table_keys)
 
     def _answer(self, base: Base, question: Question) -> pa.Table | pa.Array:

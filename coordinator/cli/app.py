@@ -1,8 +1,8 @@
 """The command line: `omniray VERB URI …`, over the engine in this process or a coordinator.
 
-A verb opens the graph, calls one method and shows the result; what can go wrong is decided in the engine. Verbs that
-read write nothing of their own, but heal what writers that died have left. The engine is imported by the verbs
-themselves, since Lance and DuckDB take a second that `--help` and a mistyped option should not cost.
+A verb opens the graph, calls one method and shows the result; errors are decided in the engine. Verbs that read write
+nothing of their own, but recover the operations of dead writers. The verbs themselves import the engine, since Lance
+and DuckDB take a second that `--help` and a mistyped option should not cost.
 
 Exit codes: 0 fine, 1 a bug, 2 usage, 3 bad input, 4 conflict, 5 storage, 6 recovery required.
 """
@@ -293,7 +293,7 @@ def main() -> None:
 
 @contextmanager
 def _reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
-    """An open graph, with errors reported. Nothing is written, except to heal what writers that died have left."""
+    """An open graph, with errors reported. Nothing is written, except to recover operations of dead writers."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, opening(out, uri, options) as graph:
         yield out, graph

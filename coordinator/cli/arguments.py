@@ -1,7 +1,7 @@
-"""The arguments of the command line: those that several verbs share, and how their texts become values.
+"""The command-line arguments that several verbs share, and the parsing of their values.
 
-What is wrong with the command line itself (`KEY=VALUE` without a `=`, parameters that are not JSON) is a usage error,
-exit 2; what is wrong with a file that it names is bad input.
+A fault in the command line itself (`KEY=VALUE` without a `=`, parameters that are not JSON) is a usage error, exit 2; a
+fault in a file that it names is bad input.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def examples(*lines: str) -> str:
 
 
 def actor_or_user(given: str) -> str:
-    """Who writes: the one named, else who runs this process."""
+    """The actor of a write: the given one, else the user who runs this process."""
     if given:
         return given
     try:
@@ -65,7 +65,7 @@ def actor_or_user(given: str) -> str:
 
 
 def load_source(files: Sequence[str], format: str | None) -> tuple[str | list[str], str | None]:
-    """What to load, and its format where the name can't tell it."""
+    """The source to load, and its format if the name does not show it."""
     if STDIN not in files:
         return list(files), format
     if len(files) > 1:

@@ -1,4 +1,4 @@
-"""A coordinator's process in the background: started by a command that ends when it serves, and seen by its log."""
+"""Starts a coordinator's process in the background, and waits in its log until it serves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Detached:
 def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S) -> Detached:
     """Run a command in the background and wait for the JSON document that it writes when it serves.
 
-    Raises `Unreachable` with the end of its log if it ends before, or is ended since it takes too long.
+    Raises `Unreachable` with the end of its log if it ends before that, or takes too long and is ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
@@ -42,13 +42,13 @@ def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S
     except BaseException:
         _stop(process)
         raise
-    if said.get("joined"):  # it would watch what another process looks after
+    if said.get("joined"):  # another process watches that coordinator already
         _stop(process)
     return Detached(process.pid, log, said)
 
 
 def log_of(graph_id: str) -> Path:
-    """Where the process in the background that serves a graph writes."""
+    """The log file of the background process that serves a graph."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache, "omniray", f"up-{graph_id}.log")
 
@@ -77,7 +77,7 @@ def _wait_for_document(process: subprocess.Popen[bytes], log: Path, begins: int,
 
 
 def _lines(log: Path, begins: int) -> list[str]:
-    """The lines that are complete."""
+    """The complete lines of the log since `begins`."""
     with log.open("rb") as source:
         source.seek(begins)
         return source.read().decode(errors="replace").rpartition("\n")[0].splitlines()

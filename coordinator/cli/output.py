@@ -1,9 +1,9 @@
-"""What a verb of the command line says: results on stdout, everything else on stderr, and the exit code.
+"""The output of a command-line verb: results on stdout, everything else on stderr, and the exit code.
 
 A result is rich tables and lines for a person, or one JSON document with `--json`. An error is one line (a parse error
 has the place below it), or with `--json` one document `{"error": {kind, retry, message, …facts}}`. Errors of omniray
-carry their exit code; anything else is a bug, exit 1, whose traceback `OMNIRAY_DEBUG=1` shows. The engine's log is for
-programs: a person is told what matters of it in a note on stderr, and sees its lines with `OMNIRAY_DEBUG=1` only.
+carry their exit code; any other error is a bug, exit 1, whose traceback `OMNIRAY_DEBUG=1` shows. The engine's log is
+for programs: a person gets a note on stderr about what matters, and sees the log's lines with `OMNIRAY_DEBUG=1` only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 import omniray
 from omniray.engine.base.errors import OmnirayError
 
-if TYPE_CHECKING:  # rich is imported when there is something to draw: `--help` needs none of it
+if TYPE_CHECKING:  # rich is imported when a table is drawn: `--help` does not need it
     from rich.console import Console
     from rich.table import Table
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:  # rich is imported when there is something to draw: `--help` 
 
 BUG = 1
 INTERRUPTED = 130
-READER_GONE = 141  # what a shell reports of any tool whose reader closed the pipe
+READER_GONE = 141  # what a shell reports for a tool whose reader closed the pipe
 ROWS_SHOWN_MAX = 1000
 UNLIMITED_COLUMNS = 100_000
-_UNHEARD = logging.NullHandler()  # without any handler, Python would write warnings to stderr as they are
+_UNHEARD = logging.NullHandler()  # without a handler, Python would write warnings to stderr
 
 Progress = Callable[[Any, int], None]
 Redraw = Callable[[Sequence[str], Sequence[Sequence[Any]]], None]
@@ -42,7 +42,7 @@ Redraw = Callable[[Sequence[str], Sequence[Sequence[Any]]], None]
 
 @contextmanager
 def reporting(as_json: bool) -> Iterator[Output]:
-    """Carry out a verb and tell how it went; leaves with the exit code of whatever was raised inside."""
+    """Carry out a verb and report its errors; exits with the code of the error that was raised inside."""
     if not os.environ.get("OMNIRAY_DEBUG"):
         logging.getLogger("omniray").addHandler(_UNHEARD)
     try:
@@ -72,7 +72,7 @@ def reporting(as_json: bool) -> Iterator[Output]:
 
 @contextmanager
 def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: str = "process") -> Iterator[Graph]:
-    """An open graph, and a note of what opening it has healed."""
+    """An open graph, with a note of what was recovered when it was opened."""
     with omniray.open(uri, storage_options=options, durability=durability) as graph:
         for text in _healed(graph.recovered):
             out.note(text)
@@ -80,13 +80,13 @@ def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: st
 
 
 class Output:
-    """Where a verb puts its result; each method writes it once, in the form that was asked for."""
+    """Writes a verb's result, as text or as JSON; each method writes it once."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
     def line(self, text: str, document: Any) -> None:
-        """A result that a sentence can tell."""
+        """A result in one sentence."""
         if self.as_json:
             _write(_json(document))
         else:
@@ -101,7 +101,7 @@ class Output:
 
     @contextmanager
     def live_table(self) -> Iterator[Redraw]:
-        """A table that is drawn anew in its place; where there is no terminal, below the one before."""
+        """A table that is redrawn in place; without a terminal, each one is drawn below the last."""
         from rich.live import Live
 
         console = _console()
@@ -112,19 +112,19 @@ class Output:
             yield lambda columns, rows: live.update(_drawn(columns, rows), refresh=True)
 
     def note(self, text: str) -> None:
-        """Something on the side that a person should know; a program that reads is not told."""
+        """A note for a person, on stderr; not written with `--json`."""
         if not self.as_json:
             typer.echo(f"note: {printable(text)}", err=True)
 
     def raw(self, chunks: Iterable[bytes]) -> None:
-        """Bytes that are the result themselves, such as an export; they are passed on as they come."""
+        """A result of raw bytes, such as an export, written chunk by chunk."""
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
         sys.stdout.buffer.flush()
 
     @contextmanager
     def progress_bar(self) -> Iterator[Progress | None]:
-        """A bar on the terminal while a load reads its files; None where nobody would see it."""
+        """A progress bar while a load reads its files; None without a terminal."""
         if self.as_json or not sys.stderr.isatty():
             yield None
             return
@@ -144,7 +144,7 @@ class Output:
 
 
 def printable(text: str) -> str:
-    """The text with its control characters escaped: data must not be able to steer the reader's terminal."""
+    """The text with its control characters escaped: data must not control the reader's terminal."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -154,7 +154,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _healed(report: RecoveryReport) -> Iterator[str]:
-    """What opening a graph has done about writers that died, and what it could not do."""
+    """Notes on the operations of dead writers: recovered when the graph was opened, or not."""
     done = []
     if report.rolled_forward:
         done.append(f"{counted(len(report.rolled_forward), 'committed write')} finished")
@@ -216,9 +216,9 @@ def _console() -> Console:
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would exit 1, which is for bugs; `reporting` knows better
+            raise BrokenPipeError  # rich would exit 1, the code for bugs; `reporting` handles this error
 
-    # Cells are data: nothing in them is markup. Into a pipe nothing is cut, since there is no window to fit.
+    # Cells are data, not markup. Output to a pipe is not cut, since there is no window to fit.
     width = None if sys.stdout.isatty() else UNLIMITED_COLUMNS
     return PipeConsole(markup=False, emoji=False, highlight=False, width=width)
 

@@ -1,6 +1,6 @@
-"""The verbs of pipelines: Spark reads sources, and what fits becomes one commit of a graph.
+"""The verbs of pipelines: Spark reads sources, and the valid rows become one commit of a graph.
 
-Spark and the reader of YAML are imported when a pipeline runs: only those who have installed them need them.
+Spark and the reader of YAML are optional, so they are imported when a pipeline runs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def run(
 
 @contextmanager
 def _progress(out: Output) -> Iterator[Callable[[str], None]]:
-    """Each step on stderr as it is done; on a terminal, the one under way as well."""
+    """Shows each finished step on stderr; on a terminal, the step under way as well."""
     if out.as_json:
         yield lambda sentence: None
     elif not sys.stderr.isatty():

@@ -1,6 +1,6 @@
-"""The verbs that heal: what writers left, what others wrote, what nothing refers to, what became of a write.
+"""The verbs of recovery: `recover`, `recoveries`, `repair`, `cleanup` and `outcome`.
 
-A verb that looks and finds something has done its work: it ends with 0, and its document says what there is.
+A verb that finds something has succeeded: it ends with 0, and its document lists the findings.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def seconds(text: str, option: str) -> float:
 
 
 def _recovered(opened: RecoveryReport, report: RecoveryReport) -> dict[str, Sequence[str]]:
-    """What opening the graph has healed counts too; who was left alone is known best at the end."""
+    """Both reports as one: recoveries when the graph was opened count too; the last report knows best what is left."""
     return {
         "rolled_forward": [*opened.rolled_forward, *report.rolled_forward],
         "rolled_back": [*opened.rolled_back, *report.rolled_back],
@@ -228,7 +228,7 @@ def _time(time_us: int) -> datetime:
 
 
 def _drift_rows(drift: Drift) -> Iterator[tuple[Any, ...]]:
-    """A row for each foreign version; one at least, for those that are gone already."""
+    """A row for each foreign version; one row if they are gone already."""
     if not drift.foreign:
         yield drift.table_key, drift.pinned, drift.head, "no longer there", "", None
     for foreign in drift.foreign:

@@ -1,4 +1,4 @@
-"""The verbs of the coordinator: start it, look at it, take it down. Each finds it by the graph alone."""
+"""The verbs of the coordinator: `up`, `status` and `down`. Each finds the coordinator by the graph alone."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _serve(
     durability: str,
     options: dict[str, str],
 ) -> None:
-    """Serve in the foreground. What somebody else has started is left running in the end, unless it is taken over."""
+    """Serve in the foreground. A coordinator that another process started is left running, unless taken over."""
     from omniray.coordinator.actors import cluster
     from omniray.coordinator.cli import upkeep
     from omniray.coordinator.client.service import serve
@@ -140,7 +140,7 @@ def _serve(
     already = None if take_over else graph.owner
     service = serve(graph, uri, options, address, take_over=take_over, durability=durability)
     try:
-        with upkeep.asked_by_signals() as asked_to_end:  # Ray sets handlers of its own when it is joined
+        with upkeep.asked_by_signals() as asked_to_end:  # after `serve`: Ray sets handlers of its own when it is joined
             began = _began(service, graph, already)
             is_ours = not began["joined"]
             out.line(_began_text(began), began)
@@ -155,7 +155,7 @@ def _serve(
 
 
 def _began(service: Service, graph: Graph, already: str | None) -> dict[str, Any]:
-    """What there is to say of a coordinator that serves; `joined`: it was there before, and is not ours to end."""
+    """The document about a coordinator that serves; `joined`: it served before, and this process must not end it."""
     status = service.status(STATUS_TIMEOUT_S)
     return {
         "uri": graph.uri,
@@ -203,7 +203,7 @@ def _detach(
 
 
 def _watch(out: Output, lookout: Lookout) -> None:
-    """Show what there is to see once a second; Ctrl-C is the way to end it, and so no error."""
+    """Show the status once a second; Ctrl-C is the way to end it, and so no error."""
     import msgspec
 
     from omniray.coordinator.cli.status import COLUMNS, document, rows, unreachable_rows

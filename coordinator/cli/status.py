@@ -1,4 +1,4 @@
-"""What `omniray status` shows of a coordinator: rows for a person, one document for a program."""
+"""The status of a coordinator for `omniray status`: rows for a person, one document for a program."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Row = tuple[str, str]
 
 
 class Lookout:
-    """Looks at the coordinator of a graph, and finds it again wherever it went."""
+    """Reads the status of a graph's coordinator, and finds it again after it has moved."""
 
     def __init__(self, graph: Graph, uri: str, options: Mapping[str, str]) -> None:
         self._graph, self._uri, self._options = graph, uri, options
         self._service: Service | None = None
 
     def look(self) -> Status:
-        """The coordinator at this moment; raises `Unreachable` if there is none, or it does not answer."""
+        """The status now; raises `Unreachable` if no coordinator serves the graph, or it does not answer."""
         try:
             self._service = self._service or self._find()
             return self._service.status(LOOK_TIMEOUT_S)
         except StorageError:
-            self.leave()  # nothing that is remembered may be true any more
+            self.leave()  # the remembered service may be stale
             raise
 
     def keep_looking(self) -> Iterator[Status | StorageError]:
-        """What there is to see, once a second for as long as somebody asks; an error is something to see too."""
+        """The status or the error, once a second, for as long as the caller iterates."""
         while True:
             next_at = time.monotonic() + LOOK_EVERY_S
             try:
@@ -73,7 +73,7 @@ def document(status: Status) -> dict[str, Any]:
 
 
 def rows(status: Status) -> list[Row]:
-    """A status as a person reads it, the most asked for first."""
+    """A status as rows for a person, the most important first."""
     from omniray.engine.line.owner import Incarnation
 
     rates = status.rates

@@ -1,4 +1,4 @@
-"""The verb that tries a coordinator: writers in processes, chaos if wanted, and the verdict on what they did."""
+"""The verb `stress`: runs writers in processes, with chaos if wanted, and shows the checker's verdict."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stress(
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """A temporary folder that stays if there is something in it: whoever has an answer in hand clears it."""
+    """A temporary folder that is removed at the end if it is empty; its user clears it after a clean run."""
     folder = Path(tempfile.mkdtemp(prefix="omniray-stress-"))
     try:
         yield folder
@@ -98,7 +98,7 @@ def _run(plan: Plan, out: Output) -> Report:
 
 @contextlib.contextmanager
 def _progress(out: Output) -> Iterator[Callable[[object], None]]:
-    """A line on the terminal that says how far the run is; nothing, where nobody would see it."""
+    """A line on the terminal with the progress of the run; none without a terminal."""
     if out.as_json or not sys.stderr.isatty():
         yield lambda progress: None
         return

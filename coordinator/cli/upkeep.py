@@ -1,7 +1,7 @@
-"""What `omniray up` does while it runs: it stays with the coordinator until it is asked to end, and notices its end.
+"""What `omniray up` does while it runs: it watches the coordinator until it is asked to end or the coordinator ends.
 
-Ray restarts the actors by itself. What is left to see from outside is that they are gone for good, or serve nobody:
-somebody took the coordinator down or took the graph over, or Ray itself is lost.
+Ray restarts the actors by itself. This module detects from outside that they are gone for good or serve no more: the
+coordinator was taken down or fenced, or Ray itself is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation
 
 LOOK_EVERY_S = 1.0
-DOUBTS_MAX = 10  # looks in a row that say it is over; less than Ray itself takes to give up, in which it ends us
+DOUBTS_MAX = 10  # looks in a row that show an end; quicker than Ray gives up, which would end this process
 
 
 class Fate(Enum):
@@ -36,14 +36,14 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What can be seen of a coordinator from outside. `line_is_at`: the address of the line's owner, if it has one."""
+    """A coordinator as seen from outside. `line_is_at`: the address of the coordinator that owns the line, if any."""
 
     line_is_at: str | None
     ray_answers: bool
     has_publisher: bool
 
     def fate(self, here: str) -> Fate:
-        """Say what became of the coordinator at `here`; one that does not answer is Ray's to restart."""
+        """What became of the coordinator at `here`; restarting one that does not answer is left to Ray."""
         if not self.ray_answers:
             return Fate.LOST
         if self.line_is_at == here:
@@ -54,16 +54,16 @@ class Sighting:
 
 
 def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event, every_s: float = LOOK_EVERY_S) -> Fate:
-    """Stay with the coordinator at `here` until somebody asks to end, or it serves no more; what became of it.
+    """Watch the coordinator at `here` until `asked_to_end` is set or it serves no more; returns its fate.
 
-    Only a coordinator that was taken down is believed at once. The rest may be about to pass: a line that was handed
-    back while the actors are being ended, or a head of Ray that comes back.
+    Only `TAKEN_DOWN` is believed at once. Other fates may be transient: the line was handed back while the actors are
+    being ended, or the head node of Ray comes back.
     """
     doubts = 0
     while doubts < DOUBTS_MAX and not asked_to_end.wait(every_s):
         try:
             fate = look().fate(here)
-        except StorageError:  # the publisher has its own way with a store that fails
+        except StorageError:  # the publisher handles a failing store itself
             continue
         if fate is Fate.TAKEN_DOWN:
             return fate
@@ -72,7 +72,7 @@ def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event,
 
 
 def look(graph: Graph, service: Service) -> Sighting:
-    """See what there is of a coordinator. Ray is asked only where it listens, since it would wait for minutes."""
+    """Look at a coordinator from outside. Ray is asked only if it listens, since it would wait for minutes."""
     owner = graph.owner
     ray_answers = cluster.is_listening(service.address)
     return Sighting(
@@ -83,7 +83,7 @@ def look(graph: Graph, service: Service) -> Sighting:
 
 
 def end(fate: Fate, service: Service, timeout_s: float) -> None:
-    """End a coordinator: one that serves is drained first, and of one that was fenced nothing is left to drain."""
+    """End a coordinator: one that serves is drained first; a fenced one has nothing to drain."""
     if fate is Fate.SERVING:
         service.down(timeout_s)
     elif fate is Fate.FENCED:
@@ -91,7 +91,7 @@ def end(fate: Fate, service: Service, timeout_s: float) -> None:
 
 
 def farewell(fate: Fate, *, is_ours: bool) -> str:
-    """What to tell a person at the end, where it is not an error."""
+    """The note for a person at the end, if the fate is not an error."""
     if fate is Fate.TAKEN_DOWN:
         return "the coordinator was taken down"
     if fate is Fate.SERVING:
@@ -100,7 +100,7 @@ def farewell(fate: Fate, *, is_ours: bool) -> str:
 
 
 def refuse_lost(fate: Fate, graph: Graph, service: Service) -> None:
-    """Raise if a coordinator has ended although nobody asked for it."""
+    """Raise if a coordinator has ended unasked."""
     if fate is Fate.FENCED:
         raise Fenced(
             f"{graph.uri} was taken over by somebody else: the coordinator at {service.address} has ended; 'omniray "
@@ -117,7 +117,7 @@ def refuse_lost(fate: Fate, graph: Graph, service: Service) -> None:
 
 @contextmanager
 def asked_by_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; the second of them has its usual effect."""
+    """An event that SIGINT and SIGTERM set; a second signal has its usual effect."""
     asked = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -1,1 +1,1 @@
-"""The client of a coordinator, and the coordinator as its clients find it."""
+"""The client of a coordinator, and how clients find, start and end the coordinator."""

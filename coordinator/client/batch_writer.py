@@ -1,4 +1,4 @@
-"""Writes many small records as fewer, larger loads: for producers that have them one by one."""
+"""Writes many small records as fewer, larger loads: for producers that produce them one by one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ IN_FLIGHT = 8
 class BatchWriter:
     """Gathers records and sends each batch as one atomic load, a few of them at a time; not shared by threads.
 
-    Only batches of appends are under way at the same time. Those of any other mode go one after another, in the order
-    in which they were written: of two that bring one key, the later one wins.
+    Only batches of appends are under way at the same time. Batches of any other mode are sent one by one, in the order
+    in which they were written: of two records with one key, the later one wins.
 
-    A batch that fails is raised by the call that waits for it, and ends the writer. Nothing more is sent; batches that
-    were on their way with it are waited for first, and may have landed: `results` has those that did. `close()`, or
-    leaving the `with` without an error, sends what has gathered and waits for all of it.
+    The error of a batch is raised by the call that waits for it, and ends the writer. Nothing more is sent; the other
+    batches under way are waited for first, and may have landed: `results` has those that did. `close()`, or leaving
+    the `with` without an error, sends the gathered records and waits for all batches.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BatchWriter:
         self._closed = True
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record, as `load` takes it; waits while too many batches are under way."""
+        """Add a record in the form that `load` takes; waits while too many batches are under way."""
         if self._closed:
             raise InputError("the writer is closed, or one of its batches was refused; make a new one")
         self._records.append(record)
@@ -64,13 +64,13 @@ class BatchWriter:
             self._send()
 
     def flush(self) -> None:
-        """Send what has gathered, and wait until everything has landed."""
+        """Send the gathered records, and wait until all batches have landed."""
         if self._records:
             self._send()
         self._wait_for(0)
 
     def close(self) -> None:
-        """Flush, and take no more; safe to call twice."""
+        """Flush, and take no more records; safe to call twice."""
         if not self._closed:
             self.flush()
             self._closed = True
@@ -86,7 +86,7 @@ class BatchWriter:
                 self.results.append(self._sent.popleft().result())
             except BaseException as error:
                 self._closed = True
-                if isinstance(error, Exception):  # whoever interrupts does not want to wait
+                if isinstance(error, Exception):  # after an interrupt the user does not want to wait
                     self._wait_for_the_rest(error)
                 raise
 
@@ -94,5 +94,5 @@ class BatchWriter:
         while self._sent:
             try:
                 self.results.append(self._sent.popleft().result())
-            except Exception as error:  # it may be in doubt, and then its id is needed
+            except Exception as error:  # its outcome may be unknown, and then its id is needed
                 first.add_note(f"another batch failed too: {error}")

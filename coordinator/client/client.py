@@ -1,8 +1,8 @@
-"""The client of a coordinator: the verbs of an embedded graph, with every write sent to whoever commits for all.
+"""The client of a coordinator: the verbs of an embedded graph, with every write sent to the coordinator.
 
-Reading needs nobody: a snapshot is read from storage, as an embedded graph does. A write is read and checked here, in
-parallel with everybody else's, and sent with an id, so that it may be sent again whatever happens: to the coordinator
-that takes over, after a time-out, or because an answer was lost. It is applied once.
+Reading does not need the coordinator: a snapshot is read from storage, as by an embedded graph. A write is read and
+checked here, in parallel with those of other clients, and sent with an id, so that it may be sent again: to a
+coordinator that takes over, after a time-out, or after a lost answer. It is applied once.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ WORKERS_BYTES_MIN = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """The answer to a write, and whether an earlier try ended without one, and so may be what the answer tells of."""
+    """The answer to a write, and whether an earlier try without an answer may be the one that was applied."""
 
     answer: WriteAnswer
     in_doubt: bool
@@ -94,11 +94,11 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     durability: str = "process",
 ) -> Client:
-    """Connect to the coordinator that serves a graph; where none does, one is started.
+    """Connect to the coordinator that serves a graph, or start one.
 
-    It runs on the Ray cluster at `address`, else on one of this machine, which is started if there is none and then
-    ends with this process. `timeout_s` is how long a write may take before its outcome is given up as unknown.
-    `durability` is that of `open`, for what this client stages and for a coordinator that it starts.
+    It runs on the Ray cluster at `address`, else on this machine's, which is started if there is none and then ends
+    with this process. `timeout_s` is how long a write may take before its outcome is reported as unknown. `durability`
+    is that of `open`, for what this client stages and for a coordinator that it starts.
     """
     return Client(fspath(uri), actor, tenant, storage_options, address, _checked_timeout(timeout_s), durability)
 
@@ -177,7 +177,7 @@ class Client:
         progress: Progress | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
-        """Load records of any number in one atomic commit, as `Graph.load` does."""
+        """Load any number of records in one atomic commit, as `Graph.load` does."""
         self._refuse_unusable()
         options = LoadOptions.checked(mode, on_error, rejects)
         author = self.written_by(actor, tenant)
@@ -200,14 +200,14 @@ class Client:
         announced: Iterable[str] = (),
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
-        """A load whose parts are made elsewhere, as `Graph.begin_load`."""
+        """Begin a load whose parts are made elsewhere, as `Graph.begin_load` does."""
         self._refuse_unusable()
         return self._stager.begin_load(
             options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
         )
 
     def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
-        """Have a load that has all its parts committed."""
+        """Commit a load that has all its parts."""
         self._refuse_unusable()
         with intent:
             request = intent.request(self._graph.schema_hash)
@@ -242,7 +242,7 @@ class Client:
         return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
-        """`load`, in the background: the future has its result. Many may be under way at once."""
+        """`load`, in the background; the future gets its result. Many may be under way at once."""
         self._refuse_unusable()
         return self._pool.submit(self.load, source, **options)
 
@@ -254,7 +254,7 @@ class Client:
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
         """A writer that gathers records and loads them in batches; `options` are those of `load`.
 
-        Up to `in_flight` batches of appends are under way at a time; those of other modes go one after another.
+        Up to `in_flight` batches of appends are under way at a time; batches of other modes are sent one by one.
         """
         return BatchWriter(self.submit_load, options, rows=rows, in_flight=in_flight)
 
@@ -275,7 +275,7 @@ class Client:
         type: str | None,
         format: str | None,
     ) -> LoadIntent:
-        """A load of several large files, each of them read, checked and staged by a worker."""
+        """A load of several large files, each read, checked and staged by a worker."""
         uri, _, _, storage_options, *_ = self._arguments
         intent = self.begin_load(options, author, expected_versions)
         try:
@@ -292,7 +292,7 @@ class Client:
         return intent
 
     def _send_prepared(self, intent: LoadIntent, timeout_s: float | None) -> _Answered:
-        """Have a large load committed: judged here, again whenever a table that it rests on has moved."""
+        """Commit a prepared load: judge it here, and again whenever a table that it was judged on has moved."""
         for judgement in range(JUDGEMENTS_MAX):
             resolution, judged_on = self._judged(intent)
             header = Header(
@@ -307,7 +307,7 @@ class Client:
         )
 
     def _judged(self, intent: LoadIntent) -> tuple[Resolution, Mapping[str, int]]:
-        """Judge a load here. One that was committed before may be refused for its own rows: it is sent without them."""
+        """Judge a load here. A committed load may conflict with its own rows: then it is sent without rows."""
         try:
             return self._stager.judge(intent)
         except (Conflict, InputError):
@@ -317,9 +317,9 @@ class Client:
             raise
 
     def _send(self, request: Request, timeout_s: float | None) -> _Answered:
-        """Send a write until it is answered: an id that was applied is never applied again.
+        """Send a write until it is answered; an id is applied only once.
 
-        Once a try has ended without an answer, only an answer to the write itself ends the doubt.
+        Once a try has ended without an answer, only an answer to the write itself settles the outcome.
         """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else _checked_timeout(timeout_s))
         pause_s, in_doubt = PAUSE_S, False
@@ -346,11 +346,11 @@ class Client:
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def _find_again(self, request: Request, deadline: float) -> None:
-        """Find whoever serves the graph now, for a write in doubt: what fails here says nothing of the write itself."""
+        """Find the coordinator that serves the graph now; a failure here says nothing about the write in doubt."""
         left_s = _left(request, deadline)
         try:
             self._service = self._service.found_again(self._graph, left_s)
-        except (StorageError, ray().exceptions.RayError) as error:  # the service of before is asked until time is over
+        except (StorageError, ray().exceptions.RayError) as error:  # the old service is asked until the time-out
             log.warning("event=coordinator_not_found txn_id=%s error=%s", request.header.commit_id, first_line(error))
         except OmnirayError as error:
             raise OutcomeUnknown(
@@ -360,7 +360,7 @@ class Client:
             ) from error
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
-        """For whom a write is made: as it says, else as this client does."""
+        """The author of a write: the given actor and tenant, else those of this client."""
         given = {"actor": actor, "tenant": tenant}
         return replace(self._author, **{name: value for name, value in given.items() if value is not None})
 
@@ -379,9 +379,9 @@ class Client:
         return self._graph.recoveries(limit)
 
     def outcome(self, txn_id: str) -> Outcome:
-        """What became of a write: whether it was committed.
+        """Whether a write was committed.
 
-        One that is not found raises `OutcomeUnknown`, since a try may be on its way: send it again with this id.
+        Raises `OutcomeUnknown` if it is not found, since a try may be on its way: send it again with this id.
         """
         self._refuse_unusable()
         txn_id = checked_txn_id(txn_id)
@@ -395,22 +395,22 @@ class Client:
     # The coordinator
 
     def status(self) -> Status:
-        """The coordinator at this moment."""
+        """The status of the coordinator now."""
         self._refuse_unusable()
         return self._service.status(self._timeout_s)
 
     def flush(self) -> None:
-        """Wait until Phase D of everything is through: then plain Lance readers see it too."""
+        """Wait until Phase D of all commits is finished: then plain Lance readers see them too."""
         self._refuse_unusable()
         self._service.flush(self._timeout_s)
 
     def recover(self) -> RecoveryReport:
-        """Heal what writers that died have left; the coordinator does so all the time."""
+        """Recover the operations of dead writers now; the coordinator also does so by itself."""
         self._refuse_unusable()
         return self._service.recover(self._timeout_s)
 
     def close(self) -> None:
-        """Let go; a coordinator that was started by this client is taken down. Safe to call twice."""
+        """Disconnect; a coordinator that this client started is taken down. Safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -423,12 +423,12 @@ class Client:
     def _refuse_unusable(self) -> None:
         if self._closed:
             raise InputError("the client is closed; connect again")
-        if os.getpid() != self._pid:  # neither its threads nor Ray's survive a fork: a request would wait for ever
+        if os.getpid() != self._pid:  # no thread survives a fork, ours or Ray's: a request would wait for ever
             raise InputError("the client was connected before this process was forked; connect again here")
 
 
 def _large_files(source: Any) -> list[str]:
-    """The files of a load that is worth the workers: several, and large; none if it is anything else."""
+    """The files of a load that workers should stage: several large ones; empty for any other source."""
     if not isinstance(source, list | tuple) or len(source) < 2:
         return []
     if not all(isinstance(one, str | PathLike) for one in source):
@@ -439,7 +439,7 @@ def _large_files(source: Any) -> list[str]:
 
 
 def _checked_timeout(timeout_s: float) -> float:
-    if not timeout_s > 0:  # nor is a NaN
+    if not timeout_s > 0:  # also refuses NaN
         raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
     return timeout_s
 

@@ -1,4 +1,4 @@
-"""The coordinator of one graph as its clients see it: found or started, asked, and taken down."""
+"""A graph's coordinator as its clients use it: find or start it, call it, take it down."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PROCESS = Durability.PROCESS.value
 LOOK_EVERY_S = 0.2
 QUEUE_OWNERS_MAX = 8
 WAIT_S_MAX = 24 * 60 * 60.0
-"""How long Ray is waited for at a time: it counts in milliseconds that must fit a machine's integer."""
+"""The longest wait in one call of Ray: its milliseconds must fit a machine integer."""
 
 
 class _CouldNotBegin(Unreachable):
-    """The actor failed when it was made: another one would, too."""
+    """The actor failed when it was created: another one would fail too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A coordinator that answers. `started_ray` says that its cluster ends with this process."""
+    """A coordinator that answers. `started_ray`: this process started its cluster, which ends with the process."""
 
     publisher: Any
     place: Place
@@ -46,14 +46,14 @@ class Service:
     started_ray: bool
 
     def submit(self, request: Request, timeout_s: float) -> WriteAnswer:
-        """Send a write and wait for its answer, which is raised if it is an error."""
+        """Send a write and wait for its answer; an error is raised."""
         module = ray()
         try:
             answer = unpacked(_waited_for(self.publisher.submit.remote(packed(request)), timeout_s))
         except module.exceptions.GetTimeoutError as error:
             self.publisher.abandon.remote(request.header.commit_id)
             raise OutcomeUnknown("no answer in time", txn_id=request.header.commit_id) from error
-        except module.exceptions.RayError as error:  # it may have run all the same
+        except module.exceptions.RayError as error:  # the write may still have been applied
             raise OutcomeUnknown(_silent(self.address, error), txn_id=request.header.commit_id) from error
         if isinstance(answer, OmnirayError):
             raise answer
@@ -75,11 +75,10 @@ class Service:
         return report
 
     def found_again(self, graph: GraphReader, timeout_s: float) -> Service:
-        """The service after its publisher has died or lost the line; raises `LineOwned` if there is none here any more.
+        """The service after its publisher has died or lost the line; raises `LineOwned` if none serves here any more.
 
-        Raises `Unreachable` if it does not answer in time, and what the store says if the line can't be read.
-
-        One that was taken down is not started again: whoever took it down would have to fight its clients.
+        Raises `Unreachable` if it does not answer in time, and the store's error if the line can't be read. A
+        coordinator that was taken down is not started again: its clients must not undo `omniray down`.
         """
         owner = graph.owner
         if owner == EMBEDDED:
@@ -93,16 +92,16 @@ class Service:
         return replace(found, started_ray=self.started_ray)
 
     def down(self, timeout_s: float) -> None:
-        """Drain, hand the line back to everybody, and end the actors."""
+        """Drain, hand the line back (`embedded`), and end the actors."""
         self._ask("drain", timeout_s)
         _end_actors(self.publisher, self.place)
 
     def end(self) -> None:
-        """End the actors as they are: for those of a coordinator that has lost the line."""
+        """End the actors without draining: for a coordinator that has lost the line."""
         _end_actors(cluster.find(self.place.publisher), self.place)
 
     def close(self, timeout_s: float) -> None:
-        """Let go; a cluster that was started by this process is taken down."""
+        """Disconnect; a cluster that this process started is taken down."""
         if self.started_ray:
             try:
                 self.down(timeout_s)
@@ -129,9 +128,9 @@ def serve(
     durability: str = PROCESS,
     timeout_s: float = START_TIMEOUT_S,
 ) -> Service:
-    """The coordinator of a graph: the one that serves it, or a new one on the cluster at `address` or of this machine.
+    """The coordinator that serves a graph, or a new one on the cluster at `address` or of this machine.
 
-    One that serves it from another cluster is not taken over, unless that is asked for: two never serve at once.
+    A coordinator on another cluster is fenced only with `take_over`: two never serve at once.
     """
     owner = graph.owner
     serving_at = _serving_at(owner)
@@ -149,9 +148,9 @@ def serve(
 
 
 def find(graph: GraphReader, uri: str, storage_options: Mapping[str, str] | None) -> Service | None:
-    """The coordinator that serves a graph, None where there is none; nothing is started.
+    """The coordinator that serves a graph, or None; nothing is started.
 
-    One that owns the line and is not to be found is `Unreachable`, unless it is known to be dead.
+    Raises `Unreachable` if the line's owner can't be found and is not known to be dead.
     """
     owner = graph.owner
     if owner == EMBEDDED:
@@ -169,9 +168,9 @@ def find(graph: GraphReader, uri: str, storage_options: Mapping[str, str] | None
 
 
 def end_idle(graph: GraphReader) -> int:
-    """End actors of a graph that nobody serves: one that handed the line back and was not ended leaves some behind.
+    """End the left-over actors of a coordinator that handed the line back but was not ended.
 
-    Only on a cluster that runs on this machine, or that this process has joined; says how many there were.
+    Only on a cluster that runs on this machine, or that this process has joined; returns how many it ended.
     """
     if not cluster.is_running_here():
         return 0
@@ -185,9 +184,9 @@ def end_idle(graph: GraphReader) -> int:
 
 
 def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
-    """The publisher, once it is there: Ray may be restarting it.
+    """The publisher, once it answers: Ray may be restarting it.
 
-    One that was taken down by somebody who went away before its end is ended here, and another one created.
+    A publisher that was taken down but not ended is ended here, and a new one created.
     """
     from omniray.coordinator.actors.publisher_actor import HasLeft, create_publisher
 
@@ -272,13 +271,13 @@ def _silent(address: str, error: BaseException) -> str:
 
 
 def _not_begun(address: str, error: BaseException) -> str:
-    """Ray tells of an actor that failed when it was made by a text alone, with the error itself at its end."""
+    """The message for an actor that failed when it was created: Ray's text ends with the error itself."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     return f"a coordinator could not begin on the cluster at {address}: {reason.strip()}"
 
 
 def _end_actors(publisher: Any | None, place: Place) -> None:
-    """End a publisher and all who work for it; one that took its place meanwhile finds others for that."""
+    """End a publisher and its actors; a publisher that has taken its place creates new ones."""
     if publisher is not None:
         ray().kill(publisher)
     _end(place.reconciler)

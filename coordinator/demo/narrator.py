@@ -1,4 +1,4 @@
-"""Who tells a demonstration: what is shown is a promise, and one that is not kept ends it."""
+"""Prints a demonstration and checks its claims: a false one ends it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.markup import escape
 
 
 class Narrator:
-    """Tells the story on the terminal, and keeps what has been shown for the last lines."""
+    """Prints the story on the terminal, and keeps the claims that were shown for the last lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -21,7 +21,7 @@ class Narrator:
         self.console.print(f"   {escape(text)}", soft_wrap=True)
 
     def show(self, outcome: bool, sentence: str) -> None:
-        """A promise that was kept; one that was not ends the demo."""
+        """Print a claim that holds; a false one ends the demo."""
         if not outcome:
             raise SystemExit(f"the demo did not show what it promised: {sentence}")
         self._shown.append(sentence)

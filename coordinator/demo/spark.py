@@ -1,6 +1,6 @@
 """The demonstration behind `make demo-spark`: a small social graph with bad rows in it goes through the pipeline.
 
-The demo fails if what it says is not so.
+The demo fails if a claim that it prints is false.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ edges:
     deduplicate: first by since
 """
 
-# The line of people.csv for each fault, by the reason for which it must be rejected.
+# By reason for rejection: a line of people.csv with that fault.
 BAD_PEOPLE: Mapping[str, str] = {
     "bad_value": "Old Olaf,very old,dev,1",
     "null": ",33,dev,1",
@@ -107,7 +107,7 @@ def _acquaintances() -> Iterator[dict[str, Any]]:
 
 
 def run_and_count(tell: Narrator, folder: Path, spark: SparkSession) -> Report:
-    """Run it, and hold the counts against what was planted and against a scan of the graph."""
+    """Run the pipeline, and compare its counts with the planted faults and with a scan of the graph."""
     tell.step("Run it")
     report = run_pipeline(folder / "pipeline.yml", spark, tell=tell.say)
     people, knows = report.types

@@ -1,8 +1,8 @@
-"""The demonstration behind `make demo`: two tenants, eight writers, one graph on S3, and somebody who kills things.
+"""The demonstration behind `make demo`: two tenants, eight writers, one graph on S3, and processes that are killed.
 
-A Ray and an S3 server are started on this machine. Eight processes write through the coordinator; one of them is
-killed, so is the publisher just before a commit, and so is the owner of the write queues. At the end everything is
-counted: the demo fails if what it says is not so.
+Ray and an S3 server are started on this machine. Eight processes write through the coordinator; one of them is killed,
+and so are the publisher just before a commit, and an owner of table queues. At the end everything is counted: the demo
+fails if a claim that it prints is false.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Home:
 
 
 def people_of(writer: int, load: int) -> list[str]:
-    """Whom one load of one writer brings: all of them, or nobody."""
+    """The people of one load of one writer: the graph must hold all of them or none."""
     return [f"person {writer}.{load}.{number}" for number in range(PEOPLE_PER_LOAD)]
 
 
 def records_of(writer: int, load: int) -> list[dict[str, Any]]:
-    """People and where they live: three tables are touched, and the city is merged by everybody."""
+    """People and where they live: three tables are touched, and all writers merge the same cities."""
     city = CITIES[load % len(CITIES)]
     people = people_of(writer, load)
     nodes = [{"type": "Person", "data": {"name": name, "age": 20 + load}} for name in people]
@@ -88,7 +88,7 @@ def records_of(writer: int, load: int) -> list[dict[str, Any]]:
 
 
 def write(graph: Home, writer: int, told: Any) -> None:
-    """What one process does: load after load, telling which of them were acknowledged."""
+    """The main function of a writer process: load after load, reporting each acknowledged one."""
     with graph.connect(actor=f"writer {writer}", tenant=TENANTS[writer % 2]) as client:
         told.put((writer, -1))
         for load in range(LOADS_EACH):
@@ -97,7 +97,7 @@ def write(graph: Home, writer: int, told: Any) -> None:
 
 
 class Crew:
-    """The writers, and what was acknowledged to them."""
+    """The writer processes, and the loads that were acknowledged to them."""
 
     def __init__(self, graph: Home) -> None:
         context = multiprocessing.get_context("spawn")
@@ -109,7 +109,7 @@ class Crew:
         self.ready = 0
 
     def listen(self) -> None:
-        """Take what was told since the last time."""
+        """Read the writers' reports since the last call."""
         while not self._told.empty():
             writer, load = self._told.get()
             if load < 0:
@@ -126,7 +126,7 @@ class Crew:
             process.join()
 
 
-# Who kills
+# Kills
 
 
 def kill_writer(crew: Crew) -> str:
@@ -136,7 +136,7 @@ def kill_writer(crew: Crew) -> str:
 
 
 def kill_publisher_before_its_commit(client: omniray.Client) -> str:
-    """Everything of a round is staged, and its publisher dies before the object that would commit it."""
+    """Kill the publisher after a round is staged and before its object is put."""
     _inside(_place(client).publisher, _arm, str(Point.C_BEFORE_PUT))
     return "the publisher, between Phase B and Phase C of its next round"
 
@@ -148,7 +148,7 @@ def kill_queue_owner(client: omniray.Client) -> str:
 
 
 def _inside(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in the process of an actor, which is its first argument."""
+    """Run a function in an actor's process, with the actor as its first argument."""
     actor: Any = cluster.find(name)
     return ray().get(actor.__ray_call__.remote(function, *arguments), timeout=TIMEOUT_S)
 
@@ -165,7 +165,7 @@ def _place(client: omniray.Client) -> Place:
     return Place(client.graph_id)  # main's line has the graph's id
 
 
-# Telling
+# The story
 
 
 def main() -> None:
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def write_and_kill(tell: Narrator, graph: Home, client: omniray.Client) -> tuple[Crew, str]:
-    """Let everybody write, kill three of them on the way, and show the coordinator meanwhile."""
+    """Let the writers write, kill three processes on the way, and show the coordinator meanwhile."""
     tell.step(f"{WRITERS} processes of two tenants write; three things are killed")
     first_owner = client.status().owner
     crew = Crew(graph)
@@ -233,7 +233,7 @@ def _shown(client: omniray.Client, crew: Crew, killed: Sequence[str]) -> Group:
 
 
 def heal_and_count(tell: Narrator, client: omniray.Client, crew: Crew, first_owner: str) -> None:
-    """The proof: what was acknowledged is there once, what was not is there as a whole or not at all."""
+    """Prove that each acknowledged load is there once, and each other one as a whole or not at all."""
     tell.step("Heal, and count")
     client.recover()
     client.flush()
@@ -277,7 +277,7 @@ def heal_and_count(tell: Narrator, client: omniray.Client, crew: Crew, first_own
     )
 
 
-# Run by a process that has never heard of omniray.
+# Run by a process that does not import omniray.
 _PLAIN_LANCE = """
 import sys, json, lance
 options = json.loads(sys.argv[1])
@@ -287,7 +287,7 @@ for path in sys.argv[2:]:
 
 
 def read_without_us(tell: Narrator, graph: Home) -> None:
-    """After the coordinator is gone, its tables are ordinary Lance datasets."""
+    """Show that plain Lance reads the tables when the coordinator is gone."""
     tell.step("Read without the coordinator, and without omniray")
     with omniray.open(graph.uri, read_only=True, storage_options=graph.storage_options) as embedded:
         ours = {t["table_key"]: t["row_count"] for t in embedded.snapshot().describe()["tables"]}
@@ -307,7 +307,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
-    """A moto server with an empty bucket, in a process of its own; its address."""
+    """A moto server with an empty bucket, in a process of its own; yields its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

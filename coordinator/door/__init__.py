@@ -1,1 +1,1 @@
-"""What crosses the border between clients and actors."""
+"""The encoding of requests and answers between clients and actors."""

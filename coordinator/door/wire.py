@@ -1,7 +1,7 @@
-"""Writes and answers as bytes, on their way between clients and actors.
+"""Encodes writes and answers as bytes, for the calls between clients and actors.
 
-Ray would pickle them too, in Python and column by column: for a hundred rows that costs each side more than reading and
-judging them. Here a table is one Arrow stream, of its own rows only even where it is a slice of a larger one.
+Ray would pickle them in Python and column by column: for a hundred rows that costs each side more than reading and
+judging them. Here a table is one Arrow stream, which holds only its own rows even if it is a slice of a larger table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 def packed(value: Any) -> bytes:
-    """Any value that can be pickled, as bytes."""
+    """Encode any value that can be pickled."""
     target = io.BytesIO()
     pickler = pickle.Pickler(target, protocol=pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = copyreg.dispatch_table | {pa.Table: _reduced}
@@ -24,7 +24,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """The value; its tables lie in the bytes, without a copy."""
+    """Decode a value; its tables refer to the bytes, without a copy."""
     return pickle.loads(data)
 
 

@@ -1,1 +1,1 @@
-"""The decisions of a publisher, without I/O: what goes into a round, who conflicts, whose turn it is."""
+"""The decisions of a publisher, without I/O: which writes a round holds, which conflict, and which tenant is next."""

@@ -1,15 +1,15 @@
-"""Who conflicts: the writes of a round judged one by one, each on top of those before it.
+"""Decides which writes of a round conflict: each is judged on top of the earlier ones.
 
-    a keyed append whose key is there            KeyConflict, with the commit that brought it if that is in this round
+    a keyed append whose key exists              KeyConflict, with the commit that brought it if that is in this round
     merges of one key                            all land, the last one in the order of the queue wins
     a strict write whose table has moved         ExpectedVersionMismatch; of two in one round the first wins
-    an update or delete                          reads what the writes before it have left
-    a look at a table that drifted               TableDrift
+    an update or delete                          reads the state after the earlier writes
+    a read of a table that drifted               TableDrift
     a broken constraint, an edge to a node that
     an earlier write of the round deletes        ConstraintViolation
     an edge to a node that an earlier one brings lands
 
-Pure: the same writes on the same state give the same answers. A loser's error is its own; the others go on.
+Pure: the same writes on the same state give the same answers. An error refuses one write; the others go on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("omniray")
 
 @dataclass(frozen=True, slots=True)
 class WriteAnswer:
-    """What a client is told of its write: the result, and the records of it that were set aside."""
+    """The answer to a client's write: the result, and the rejected records."""
 
     result: WriteResult
     unfit: tuple[Violation, ...] = ()
@@ -47,7 +47,7 @@ class WriteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JudgedRound:
-    """What becomes of each write of a round, and what the accepted ones together do to each table."""
+    """The judgement on each write of a round, and the accepted writes combined by table."""
 
     accepted: tuple[tuple[Request, Resolution], ...] = ()
     answers: Mapping[str, WriteAnswer | OmnirayError] = field(default_factory=dict)  # of writes that commit nothing
@@ -55,9 +55,9 @@ class JudgedRound:
 
 
 def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> JudgedRound:
-    """Resolve the writes in their order. Raises only what is no write's fault: a store that can't be read.
+    """Resolve the writes in their order. Raises only errors that no write caused, such as an unreadable store.
 
-    A write that a bug keeps from being laid over the others falls alone: the others are judged again without it.
+    A write that the overlay can't take, because of a bug, is refused alone: the others are judged again without it.
     """
     left, fallen = list(requests), dict[str, WriteAnswer | OmnirayError]()
     while True:
@@ -83,7 +83,7 @@ def _judge_in_order(requests: Sequence[Request], round: _Round, schema: Schema) 
 
 
 class _NotLaidOver(Exception):
-    """A write that was resolved, and whose resolution the overlay can't take."""
+    """The overlay can't take the resolution of a write."""
 
     def __init__(self, request: Request, error: Exception) -> None:
         super().__init__(request.header.commit_id)
@@ -91,7 +91,7 @@ class _NotLaidOver(Exception):
 
 
 class _Round:
-    """A round under judgement: what was accepted so far, and the state that leaves."""
+    """A round under judgement: the writes accepted so far, and the state after them."""
 
     def __init__(self, overlay: Overlay, schema: Schema) -> None:
         self.overlay, self._schema = overlay, schema
@@ -103,18 +103,18 @@ class _Round:
         try:
             _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
             resolution = request.resolve(self.overlay, self._schema)
-        except (InputError, Conflict, TableDrift) as error:  # who meets a drifted table is told so, nobody else
+        except (InputError, Conflict, TableDrift) as error:  # drift refuses only the writes that read the table
             self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)
         except OmnirayError:
             raise
-        except Exception as error:  # nothing of it lies over the others yet: it falls alone
+        except Exception as error:  # nothing of it is in the overlay yet: it is refused alone
             log.exception("event=write_not_judged commit_id=%s", request.header.commit_id)
             self.answers[request.header.commit_id] = not_judged(request, error)
         else:
             self.settle(request, resolution)
 
     def settle(self, request: Request, resolution: Resolution) -> None:
-        """A write is accepted, or has no effect."""
+        """Accept a write, or answer that it has no effect."""
         commit_id = request.header.commit_id
         if not resolution.tables:
             result = WriteResult(None, 0, 0, resolution.rejected)
@@ -130,7 +130,7 @@ class _Round:
 
 
 def _judged_together(run: Sequence[Request], overlay: Overlay, schema: Schema) -> list[Resolution] | None:
-    """`judge_together`; a run that a bug or a drifted table keeps from it is judged one by one, to see whose it is."""
+    """`judge_together`; after a bug or drift, None: judging one by one then finds the write that causes it."""
     try:
         return judge_together(run, overlay, schema)
     except TableDrift:
@@ -156,7 +156,7 @@ def _check_versions(
 
 
 def _naming_winner(error: InputError | Conflict | TableDrift, overlay: Overlay) -> OmnirayError:
-    """The error with the commit id of the write that was faster, if that is one of the same round."""
+    """The error with the commit id of the winning write, if that is in the same round."""
     winner = overlay.writer_of(error.facts.get("table_key", ""), error.facts.get("key", ""))
     if winner is not None:
         error.facts["winner"] = winner
@@ -164,7 +164,7 @@ def _naming_winner(error: InputError | Conflict | TableDrift, overlay: Overlay) 
 
 
 def not_judged(request: Request, error: Exception) -> OmnirayError:
-    """The answer to a write that only a bug kept from being judged."""
+    """The answer to a write that could not be judged because of a bug."""
     commit_id = request.header.commit_id
     return OmnirayError(
         f"a bug in omniray kept write {commit_id} from being judged: {error!r}; nothing of it was written, and sent "

@@ -1,4 +1,4 @@
-"""What happens to rounds, and what is to be done about it: the values that go into `rounds.py` and come out of it."""
+"""The events that `rounds/machine.py` takes, and the instructions that it returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Nobody waits for a write any more; one that still waits for its turn is let go of, one in a round goes on."""
+    """The caller of a write has stopped waiting; a queued write is dropped, one in a round goes on."""
 
     intent_id: str
 
@@ -48,14 +48,14 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """A round's number belongs to another object, put by nobody who ends our ownership."""
+    """A round's number belongs to another object, which does not end our ownership."""
 
     round_no: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A round could not be judged, staged or put, and nothing was committed; `blamed` are the writes to refuse."""
+    """A round could not be judged, staged or put; nothing was committed. `blamed` are the writes to refuse."""
 
     round_no: int
     error: OmnirayError
@@ -64,7 +64,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The publisher's life ends: it was fenced, an outcome stays unclear, or it was told to stop."""
+    """The publisher ends: it was fenced, an outcome is unknown, or it was told to stop."""
 
     error: OmnirayError
 
@@ -76,14 +76,14 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A moment has passed in which writers that were answered with a round may have come back."""
+    """The time is over in which writers that a round answered may have sent their next write."""
 
     round_no: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Some tables shall stand still until a write has come that was judged on them elsewhere."""
+    """Some tables are reserved for a prepared load that the client judges again."""
 
     intent_id: str
     tables: frozenset[str]
@@ -91,7 +91,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Unreserved:
-    """A reservation is used up, or its time is over."""
+    """A reservation is used or has expired."""
 
     intent_id: str
 
@@ -107,7 +107,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Resolve these writes on top of round `on`, or of the newest object of the line if there is none."""
+    """Judge these writes on top of round `on`, or on the newest object of the line if `on` is None."""
 
     round_no: int
     tickets: tuple[Ticket, ...]
@@ -128,7 +128,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Read the line: is what the round was judged on still the newest?"""
+    """Read the line: is the object that the round was judged on still the newest?"""
 
     round_no: int
 
@@ -142,14 +142,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """A round came to nothing: drop what it staged."""
+    """Drop what a void round staged."""
 
     round_no: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer one write with an error; `overload` if it was not even taken."""
+    """Answer one write with an error; `overload` says why it was not taken."""
 
     intent_id: str
     error: OmnirayError | None
@@ -158,14 +158,14 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Come back with `Resumed` after a while: the store is in trouble."""
+    """Send `Resumed` after a while: the store is in trouble."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Come back with `Gathered` after a small part of what a round takes: writers that were answered send more."""
+    """Send `Gathered` after a fraction of a round's time, in which answered writers send more writes."""
 
     round_no: int
 

@@ -1,8 +1,8 @@
-"""Whose turn it is: tenants share a round by what their writes weigh, and each tenant's writes keep their order.
+"""Shares rounds among tenants by the cost of their writes; each tenant's writes keep their order.
 
-Deficit round robin. Tenants stand in a ring. At its turn a tenant is given a quantum of credit and takes as many of its
-waiting writes as the credit covers; while it has more of them, what is left of the credit stays for its next turn. So a
-tenant that sends large writes, or very many, gets no more of a round than one that sends few small ones.
+Deficit round robin. Tenants form a ring. At its turn a tenant gets a quantum of credit and takes as many of its waiting
+writes as the credit covers; while it has more writes, it keeps the remaining credit for its next turn. So a tenant that
+sends large writes, or very many, gets no more of a round than one that sends few small ones.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 ROW_COST = 1
-WRITE_COST = 10  # what a write costs beside its rows: judging it, and its entry in the line
+WRITE_COST = 10  # of a write in addition to its rows: judging it, and its entry in the line
 QUANTUM = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A write as the round logic knows it."""
+    """The facts about a write that the rounds need."""
 
     intent_id: str
     tenant: str
     rows: int
     size_bytes: int
     alone: bool = False  # shares a round with no other write
-    tables: frozenset[str] | None = None  # that it may touch; None if that is known only when it is judged
+    tables: frozenset[str] | None = None  # that it may touch; None if they are known only when it is judged
     attempts: int = 0  # rounds that it has been in already
 
     @property
@@ -35,7 +35,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """How much one round holds at most; a single write above them has a round of its own."""
+    """The limits of one round; a single write above them gets a round of its own."""
 
     intents: int = 1_024
     rows: int = 65_536
@@ -43,7 +43,7 @@ class RoundLimits:
 
 
 class TenantQueue:
-    """The writes that wait, by tenant."""
+    """The waiting writes, by tenant."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Ticket]] = {}  # in the order of the ring; none is empty
@@ -60,12 +60,12 @@ class TenantQueue:
         self._waiting.setdefault(ticket.tenant, deque()).append(ticket)
 
     def put_back(self, tickets: Iterable[Ticket]) -> None:
-        """Return writes that were taken, in the order in which they were: they go before all that came later."""
+        """Return taken writes in their old order, before all writes that came later."""
         for ticket in reversed(list(tickets)):
             self._waiting.setdefault(ticket.tenant, deque()).appendleft(ticket)
 
     def remove(self, intent_id: str) -> Ticket | None:
-        """Take out a write that nobody waits for any more."""
+        """Remove a waiting write and return it; None if it does not wait here."""
         found = next((ticket for ticket in self if ticket.intent_id == intent_id), None)
         if found is not None:
             self._waiting[found.tenant].remove(found)
@@ -73,7 +73,7 @@ class TenantQueue:
         return found
 
     def take(self, limits: RoundLimits, is_blocked: Callable[[Ticket], bool] = lambda ticket: False) -> list[Ticket]:
-        """The writes of the next round, at least one if any may go; those that are blocked let others pass."""
+        """Take the writes of the next round, at least one if any is unblocked; blocked writes let others pass."""
         taken: list[Ticket] = []
         room = limits
         while any(_first(waiting, is_blocked) for waiting in self._waiting.values()):
@@ -90,7 +90,7 @@ class TenantQueue:
     def _take_turn(
         self, tenant: str, taken: list[Ticket], room: RoundLimits, is_blocked: Callable[[Ticket], bool]
     ) -> tuple[RoundLimits, bool]:
-        """One tenant's turn: the room that is left, and whether the round is full."""
+        """Take one tenant's turn; returns the room that is left, and whether the round is full."""
         waiting = self._waiting[tenant]
         while (ticket := _first(waiting, is_blocked)) is not None and ticket.cost <= self._credit[tenant]:
             left = _room_after(room, ticket)
@@ -101,7 +101,7 @@ class TenantQueue:
             taken.append(ticket)
             self._credit[tenant] -= ticket.cost
             if left is None or ticket.alone:
-                self._credit[tenant] = 0  # a round of one's own is a whole turn: what is left of it is not saved up
+                self._credit[tenant] = 0  # a round of its own is a whole turn: remaining credit is not kept
                 self._to_the_end(tenant)
                 return room, True
             room = left
@@ -123,6 +123,6 @@ def _first(waiting: Iterable[Ticket], is_blocked: Callable[[Ticket], bool]) -> T
 
 
 def _room_after(room: RoundLimits, ticket: Ticket) -> RoundLimits | None:
-    """What is left of a round once it holds the ticket; None if it does not fit."""
+    """The room left in a round after adding the ticket; None if it does not fit."""
     left = RoundLimits(room.intents - 1, room.rows - ticket.rows, room.size_bytes - ticket.size_bytes)
     return left if min(left.intents, left.rows, left.size_bytes) >= 0 else None

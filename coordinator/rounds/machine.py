@@ -1,19 +1,19 @@
 """The rounds of one publisher, as a state machine: events in, instructions out, no I/O and no clock.
 
-Writes gather while a round is under way, and whatever has gathered is the next one: nobody waits when there is nothing
-to wait for, and groups grow with the load. A round goes
+Writes gather while a round is under way, and form the next round: a lone write does not wait, and rounds grow with the
+load. A round goes
 
     judging -> staging -> staged -> committing -> through
-                                 -> confirming -> through      nothing to commit: a read shows that nobody was faster
+                                 -> confirming -> through      nothing to commit: a read shows that the base is newest
 
-and the next one begins when this one is staged: it is judged and staged on top of it while this one is committed. What
-keeps that right:
+and the next one begins when this one is staged: it is judged and staged on top of it while this one is committed. Why
+that is correct:
 
-- an object is put only when the one before it is known to be ours; if that is lost, everything on top is void;
+- an object is put only when the one before it is known to be ours; if that one is lost, every round on top is void;
 - no answer leaves before every object that it was judged on is known to be in the line, refusals included. So the
   answers of a round are released together, when it is through;
-- a write of a round that came to nothing is judged again, in its old order, in a new attempt;
-- an outcome that stays unclear ends the publisher's life: whoever takes over reads what became of it.
+- a write of a void round is judged again, in its old order, in a new attempt;
+- an unknown outcome ends the publisher: its successor reads the outcome from the line.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ PAUSE_DOUBLINGS_MAX = 6
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a publisher takes at a time, in a round and in its queue; `tenant_…` bound one tenant's share."""
+    """The limits of a round and of the writes waiting or under way; `tenant_…` bound one tenant's share."""
 
     round: RoundLimits = field(default_factory=RoundLimits)
     waiting_intents: int = 50_000
@@ -87,7 +87,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Gathering:
-    """Until as many writes wait, or no more of them come, no round begins; `waiting` were there at the last look."""
+    """No round begins until `wanted` writes wait, or no more come; `waiting` is the count at the last look."""
 
     after_round: int
     wanted: int
@@ -96,16 +96,16 @@ class _Gathering:
 
 
 class Rounds:
-    """Decides what a publisher does next. `handle` takes one event and returns what is to be carried out."""
+    """Decides what a publisher does next: `handle` takes one event and returns the instructions to carry out."""
 
     def __init__(self, limits: Limits | None = None, *, gathers: bool = False) -> None:
         self._limits = limits or Limits()
         self._gathers = gathers
         self._gathering: _Gathering | None = None
-        self._reserved: dict[str, frozenset[str]] = {}  # by the write that tables stand still for
+        self._reserved: dict[str, frozenset[str]] = {}  # by the write that they are reserved for: tables
         self._queue = TenantQueue()
         self._under_way: list[_Round] = []  # oldest first
-        self._held: dict[str, tuple[int, int]] = {}  # by tenant: writes and bytes that are waiting or under way
+        self._held: dict[str, tuple[int, int]] = {}  # by tenant: writes and bytes waiting or under way
         self._next_number = 1
         self._failures = 0  # in a row
         self._paused = False
@@ -161,7 +161,7 @@ class Rounds:
         return self._begin()
 
     def _abandoned(self, intent_id: str) -> list[Instruction]:
-        """Answered even so: whoever has sent the write again meanwhile waits for this very answer."""
+        """Remove a waiting write and answer it: a caller that sent it again meanwhile waits for this answer."""
         if (ticket := self._queue.remove(intent_id)) is None:
             return []
         self._hold(ticket, -1)
@@ -191,15 +191,15 @@ class Rounds:
         landed = self._under_way.pop(0)
         for ticket in landed.tickets:
             self._hold(ticket, -1)
-        # A round on top that changes nothing is confirmed all the same: since this object landed, and while its answer
-        # was on its way, a successor may have taken over and committed.
+        # A round on top that changes nothing is still confirmed: a successor may have taken over and committed since
+        # this object landed.
         return [Release(number), *self._gather(landed), *self._advance()]
 
     def _gather(self, landed: _Round) -> list[Instruction]:
-        """Wait a moment for the writers that are answered now, if they are many: else every other round is theirs.
+        """Wait a moment for the next writes of the writers that are answered now, so that they share one round.
 
         Writers that wait for an answer before they send the next write come back all at once. A round that begins with
-        the first of them leaves all others to the next, and they take turns from then on, in two groups.
+        the first of them leaves the others to the next round, and from then on two groups take turns.
         """
         wanted = len(self._queue) + len(landed.tickets)
         if not self._gathers or self._under_way or wanted < 2:
@@ -208,7 +208,7 @@ class Rounds:
         return [Gather(landed.number)]
 
     def _gathered(self, number: int) -> list[Instruction]:
-        """As long as more of them come, or nobody waits for it, wait for the rest; not for ever: they may be others."""
+        """Wait on while more writes come or none waits, for at most `GATHER_LOOKS_MAX` looks; then begin a round."""
         gathering = self._gathering
         if gathering is None or gathering.after_round != number:
             return []
@@ -230,13 +230,13 @@ class Rounds:
         if blamed and round is self._under_way[0]:
             return self._void_from(number, 0, blamed, error)
         self._failures += 1
-        # Blame that rests on a round which may yet be lost is no answer: the writes are judged again. And nobody is
-        # refused, however often it was tried, with an error that is another's fault.
+        # Blame on top of a round that may yet be lost is no answer: the writes are judged again. And no write is
+        # refused, after however many attempts, with an error that another write caused.
         refused = () if blamed else (t.intent_id for t in round.tickets if t.attempts + 1 >= ATTEMPTS_MAX)
         return self._void_from(number, self._failures, refused, error)
 
     def _end(self, error: OmnirayError) -> list[Instruction]:
-        """Everybody is told; what was staged is left to whoever recovers it, since an object may be on its way."""
+        """Refuse every write; staged files are left to recovery, since a put may still be on its way."""
         self._ended = error
         tickets = [ticket for round in self._under_way for ticket in round.tickets]
         refused: list[Instruction] = [Refuse(ticket.intent_id, error) for ticket in (*tickets, *self._queue)]
@@ -264,9 +264,9 @@ class Rounds:
         return [Judge(round.number, round.tickets, round.on)]
 
     def _is_blocked(self, ticket: Ticket) -> bool:
-        """Whether a write has to wait because it may touch tables that stand still for another.
+        """Whether a write has to wait because it may touch tables that are reserved for another write.
 
-        Who reserved first goes first: two that each have the other's tables stand still would wait for one another.
+        The first reservation goes first: two writes that reserve each other's tables would deadlock.
         """
         for intent_id, tables in self._reserved.items():
             if intent_id == ticket.intent_id:
@@ -276,7 +276,7 @@ class Rounds:
         return False
 
     def _is_crowded(self, last: _Round) -> bool:
-        """Whether so many wait that they are better off in a round of their own than with those who come back."""
+        """Whether so many writes wait that a round should begin before the last round's writers come back."""
         return not self._gathers or len(self._queue) >= CROWD * len(last.tickets)
 
     def _advance(self) -> list[Instruction]:
@@ -291,7 +291,7 @@ class Rounds:
     def _void_from(
         self, number: int, failures: int, refused: Iterable[str] = (), error: OmnirayError | None = None
     ) -> list[Instruction]:
-        """Give up a round and all on top of it; their writes wait again, less those that are refused."""
+        """Give up a round and all rounds on top of it; their writes wait again, except for the refused ones."""
         void = [round for round in self._under_way if round.number >= number]
         self._under_way = [round for round in self._under_way if round.number < number]
         refused = frozenset(refused)
@@ -309,13 +309,13 @@ class Rounds:
         return [*instructions, *self._begin()]
 
     def _find(self, number: int) -> _Round | None:
-        """The round of an event; None if it came to nothing meanwhile."""
+        """The round of an event; None if it is void by now."""
         return next((round for round in self._under_way if round.number == number), None)
 
     # Limits
 
     def _overload(self, ticket: Ticket) -> str:
-        """Why a write can't be taken now, or nothing."""
+        """Why a write can't be taken now; empty if it can."""
         intents, size = self._held.get(ticket.tenant, (0, 0))
         if intents >= self._limits.tenant_intents or size + ticket.size_bytes > self._limits.tenant_bytes:
             return f"tenant {ticket.tenant!r} has {intents} writes with {size} bytes under way"
@@ -333,7 +333,7 @@ class Rounds:
             self._held.pop(ticket.tenant, None)
 
     def validate(self) -> None:
-        """Raise if what must always hold does not; for tests."""
+        """Raise if an invariant does not hold; for tests."""
         numbers = [round.number for round in self._under_way]
         assert numbers == sorted(set(numbers)), "rounds are in order"
         assert len(self._under_way) <= UNDER_WAY_MAX, "no more rounds than may be under way"
@@ -352,7 +352,7 @@ class Rounds:
 
 
 def _pause_s(failures: int) -> float:
-    """Twice as long after each failure in a row, up to some seconds."""
+    """The pause, doubled after each failure in a row, up to some seconds."""
     return float(PAUSE_S * 2 ** min(failures - 1, PAUSE_DOUBLINGS_MAX))
 
 

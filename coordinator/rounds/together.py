@@ -1,8 +1,8 @@
-"""Loads that can't refuse each other are judged together: one judgement for all costs little more than for one.
+"""Judges loads that can't refuse each other together: one judgement for all costs little more than for one.
 
-Most loads of a round bring keys of their own, or merge: then the last one of a key wins, whoever brings it. Judged one
-by one they would give what they give together, so they are laid into one key log and judged once. Where that is not
-sure, or where anything is refused, each is judged by itself, in order: only then is it known whose fault it is.
+Most loads of a round bring keys of their own, or merge: then the last row of a key wins, from any load. Judged one by
+one they would have the same result as together, so they share one key log and are judged once. Where that is not sure,
+or where anything is refused, each is judged by itself, in order: only that shows which load caused the refusal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOKUP_KEYS_MAX = 1_000_000
 
 
 def runs(requests: Sequence[Request], schema: Schema) -> Iterator[list[Request]]:
-    """The requests in their order, cut into runs: of loads that may be judged together, and of one each."""
+    """The requests in their order, cut into runs: loads that may be judged together, or a single request."""
     for mode, run in groupby(requests, lambda request: _mode(request, schema)):
         if mode is None:
             yield from ([request] for request in run)
@@ -38,7 +38,7 @@ def runs(requests: Sequence[Request], schema: Schema) -> Iterator[list[Request]]
 
 
 def judge_together(run: Sequence[Request], state: State, schema: Schema) -> list[Resolution] | None:
-    """What each load of a run comes to, in their order; None if they have to be judged one by one."""
+    """The resolution of each load of a run, in their order; None if they have to be judged one by one."""
     loads = [request for request in run if isinstance(request, LoadRequest)]
     if len(loads) < 2 or _may_meet(loads, schema):
         return None
@@ -49,7 +49,7 @@ def judge_together(run: Sequence[Request], state: State, schema: Schema) -> list
 
 
 def _mode(request: Request, schema: Schema) -> Mode | None:
-    """How a load writes, if nothing but its own keys and the ends of its edges decide about it."""
+    """The mode of a load, if its judgement depends only on its keys and the ends of its edges; else None."""
     if not isinstance(request, LoadRequest) or request.header.expected_versions:
         return None
     options = request.options
@@ -65,22 +65,22 @@ def _mode(request: Request, schema: Schema) -> Mode | None:
 
 
 def _may_meet(loads: Sequence[LoadRequest], schema: Schema) -> bool:
-    """Whether what one of the loads brings may decide about another: an id of both, or a node at the other's edge."""
-    nodes: dict[str, list[set[str]]] = {}  # by table: for each load that brings any, their ids
+    """Whether one load may affect another's judgement: by a common id, or by a node at the other's edge."""
+    nodes: dict[str, list[set[str]]] = {}  # by table: the ids of each load that brings any
     for key in {key for load in loads for key in load.tables}:
         brought = [set(load.tables[key][ID].to_pylist()) for load in loads if key in load.tables]
         is_node = not isinstance(schema.by_table_key[key], EdgeType)
         if is_node:
             nodes[key] = brought
         merges = loads[0].options.mode is Mode.MERGE
-        # A merged node takes the place of an earlier one without more ado. An edge's ends are judged even then.
+        # A merged node replaces an earlier one without a check. The ends of a merged edge are judged.
         if not (is_node and merges) and len(set().union(*brought)) < sum(map(len, brought)):
             return True
     return any(_leads_elsewhere(load, nodes, schema) for load in loads)
 
 
 def _leads_elsewhere(load: LoadRequest, nodes: Mapping[str, Sequence[set[str]]], schema: Schema) -> bool:
-    """Whether an edge of the load needs a node that any load brings: whose comes first would matter."""
+    """Whether an edge of the load needs a node that another load may bring: then their order matters."""
     for key, (_, keys) in load.keys.tables.items():
         type = schema.by_table_key[key]
         if isinstance(type, EdgeType):
@@ -110,14 +110,14 @@ def _divided(loads: Sequence[LoadRequest], verdict: Verdict) -> list[Resolution]
             table = verdict.tables[key]
             kept = edited(rows, first[key], table.dropped.to_numpy(), table.adopted)
             first[key] += rows.num_rows
-            if rows.num_rows:  # a load whose rows were all merged again later was there all the same
+            if rows.num_rows:  # also if later loads replaced all of its rows: it is a commit of its own
                 writes[key] = TableWrite(load.options.mode, kept, _replaced(load, key, places[key]))
         resolutions.append(Resolution(writes, _affected(load), rejected=load.rejected))
     return resolutions
 
 
 def _replaced(load: LoadRequest, table_key: str, places: dict[str, int]) -> pa.Table:
-    """The rows that this load replaces and no earlier one of the run has; a row can be replaced only once."""
+    """The rows that this load replaces and no earlier load of the run does; a row is replaced only once."""
     if not places:
         return NOTHING_REPLACED
     found = {id: places.pop(id) for id in _texts(load.keys.tables[table_key][1][ID]) if id in places}
@@ -125,7 +125,7 @@ def _replaced(load: LoadRequest, table_key: str, places: dict[str, int]) -> pa.T
 
 
 def _affected(load: LoadRequest) -> Affected:
-    """How many rows the load would have left by itself: the last one of each id, and all that got theirs here."""
+    """How many rows the load alone would write: one for each given id, and each row without one."""
     counts = {"node": 0, "edge": 0}
     for key, (_, keys) in load.keys.tables.items():
         given = _texts(keys[ID])

@@ -1,1 +1,1 @@
-"""The stress test: writers with a seeded workload, the history of what they saw, and the checker that judges it."""
+"""The stress test: writers with a seeded workload, their histories, and the checker that judges them."""

@@ -1,7 +1,7 @@
-"""The chaos: carries out a schedule of disturbances, each of which is written to a history of its own.
+"""The chaos: carries out a schedule of disturbances and records them in a history of its own.
 
-Processes are killed and frozen by signals, as the kernel and a broken machine do it: nobody is told. What lasts is
-mended after its time, and when the chaos ends.
+Processes are killed and frozen by signals, without a warning, as by the kernel or a broken machine. A lasting
+disturbance is undone after its time, and when the chaos ends.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Chaos:
         history: HistoryFile,
     ) -> None:
         self._schedule = list(schedule)
-        self._sign_of_life = sign_of_life  # so many writes that are acknowledged
+        self._sign_of_life = sign_of_life  # as a number of acknowledged writes
         self._writers, self._place, self._nodes, self._proxy, self._history = writers, place, nodes, proxy, history
-        self._broken: dict[type[Disturbance], tuple[float, Mend]] = {}  # until when, and what mends it
+        self._broken: dict[type[Disturbance], tuple[float, Mend]] = {}  # until when, and how to undo it
         self._frozen: dict[str, int] = {}
-        self._acknowledged = 0  # writes, when somebody was last disturbed
+        self._acknowledged = 0  # writes at the last disturbance
         self.kills = self.faults = 0
 
     def tick(self, elapsed_s: float, acknowledged: int) -> None:
-        """Mend and break all that is due, `acknowledged` writes into the run."""
+        """Carry out and undo the disturbances that are due, `acknowledged` writes into the run."""
         for kind, (until_s, mend) in list(self._broken.items()):
             if until_s <= elapsed_s:
                 del self._broken[kind]
@@ -71,7 +71,7 @@ class Chaos:
                 self._acknowledged = acknowledged
 
     def end(self) -> None:
-        """Leave nothing broken, and break nothing more."""
+        """Undo all disturbances, and carry out no more."""
         self._schedule.clear()
         for _, mend in self._broken.values():
             mend()
@@ -98,7 +98,7 @@ class Chaos:
                 self._broken[BreakStore] = elapsed_s + seconds, partial(self._set_weather, None)
 
     def _kill(self, name: str) -> None:
-        pid = self._frozen.get(name) or pid_of(name)  # one that is frozen answers nobody
+        pid = self._frozen.get(name) or pid_of(name)  # a frozen process can't be asked for its id
         if pid is not None and _signal(pid, signal.SIGKILL):
             self._note("kill", f"{name} (process {pid})")
 
@@ -118,7 +118,7 @@ class Chaos:
         self._proxy.set_weather(weather)
 
     def _name(self, role: Role, lot: int) -> str:
-        """The name of an actor of the role; of queue owners the one that the lot falls on."""
+        """The name of the role's actor; of several queue owners, the one that the lot falls on."""
         match role:
             case Role.PUBLISHER:
                 return self._place.publisher

@@ -1,9 +1,9 @@
-"""The checker: histories of all writers and the graph that they left, in; every broken rule, out.
+"""The checker: from the histories of all writers and the final graph it finds every broken rule.
 
-Pure, and knows nothing of how commits are made. The lineage claims one order of all commits. It must hold every
-acknowledged write once and no refused one, in an order that agrees with the clock; and done again in that order, on a
-plain model, the writes must give the rows that are there, every snapshot that was seen, and every refusal
-(`replay.py`). Then each key is linearizable, and so is the whole graph.
+Pure, and independent of how commits are made. The lineage claims one order of all commits. It must hold every
+acknowledged write once and no refused one, in an order that agrees with the clock; and replayed in that order on a
+plain model, the writes must give the final rows, every snapshot that was seen, and every refusal (`replay.py`). Then
+each key is linearizable, and so is the whole graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from omniray.engine.recovery.rules import RECORDED_AS, Decision
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checker found; a run without violations kept every promise that was put to the test."""
+    """The checker's findings; a run without violations broke no rule."""
 
     violations: tuple[Violation, ...]
 
@@ -36,7 +36,7 @@ class Verdict:
 
 
 def check(events: Sequence[Event], final: FinalGraph) -> Verdict:
-    """Judge a run: the events of all writers in the order of time, and the graph after it."""
+    """Check a run: the events of all writers in the order of time, and the graph after it."""
     evidence = Evidence(events, final)
     return Verdict(
         (
@@ -53,7 +53,7 @@ def check(events: Sequence[Event], final: FinalGraph) -> Verdict:
 
 
 def _lineage_violations(evidence: Evidence) -> Iterator[Violation]:
-    """The lineage is one line, has no commit twice, and only commits that somebody sent."""
+    """The lineage is one line, holds no commit twice, and only commits that a writer sent."""
     for before, after in pairwise(evidence.lineage):
         same_object = (before.seq == after.seq, before.op_id == after.op_id)
         if after.parent != before.commit_id or after.seq < before.seq or len(set(same_object)) > 1:
@@ -72,7 +72,7 @@ def _lineage_violations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _answer_violations(evidence: Evidence) -> Iterator[Violation]:
-    """What writers were told is what the lineage says."""
+    """The answers to writers agree with the lineage."""
     for txn_id, submission in evidence.submissions.items():
         attempt_faults = (fault for attempt in submission.attempts for fault in _attempt_faults(submission, attempt))
         for rule, fault in (*_landing_faults(submission, txn_id in evidence.position), *attempt_faults):
@@ -100,7 +100,7 @@ def _attempt_faults(submission: Submission, attempt: Attempt) -> Iterator[tuple[
 
 
 def _error_violations(evidence: Evidence) -> Iterator[Violation]:
-    """Every error is one that a write of the workload, or a read beside a disturbance, can deserve."""
+    """Every error is one that the workload, or a disturbance, can cause."""
     deserved = (*MODELLED_KINDS, ExpectedVersionMismatch.kind)
     for event in evidence.events:
         match event:
@@ -119,13 +119,13 @@ def _error_violations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _is_excused(event: Failed | Unread) -> bool:
-    """Whether the error blames nobody's data: the store failed, a queue was full, an owner lost its line."""
+    """Whether no write caused the error: the store failed, a queue was full, an owner lost its line."""
     return event.retry == "safe" or event.kind == Fenced.kind
 
 
 def _order_violations(evidence: Evidence) -> Iterator[Violation]:
     """A commit that was known before another one was sent comes before it in the line."""
-    newest = 0  # the position, so far, whose commit was sent last
+    newest = 0  # the position of the commit that was sent last, so far
     for position, known_ns in enumerate(evidence.known_ns):
         if known_ns < evidence.began_ns[newest]:
             earlier, later = evidence.lineage[position].commit_id, evidence.lineage[newest].commit_id
@@ -139,7 +139,7 @@ def _order_violations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _strict_violations(evidence: Evidence) -> Iterator[Violation]:
-    """A strict write lands only if nothing moved that it names, and is refused only if something did."""
+    """A strict write lands only if no table that it names moved, and is refused only if one did."""
     winners: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for txn_id, submission in evidence.submissions.items():
         for attempt in submission.attempts:
@@ -170,7 +170,7 @@ def _stale_winner(evidence: Evidence, submission: Submission, position: int) -> 
 
 
 def _groundless_mismatch(evidence: Evidence, attempt: Attempt) -> Iterator[Violation]:
-    """A version can only have moved between what the write was decided on and its answer."""
+    """A version mismatch needs a change between the write's snapshot and its answer."""
     outcome, write = attempt.outcome, attempt.write
     if not isinstance(outcome, Failed) or outcome.kind != ExpectedVersionMismatch.kind:
         return
@@ -189,7 +189,7 @@ def _groundless_mismatch(evidence: Evidence, attempt: Attempt) -> Iterator[Viola
 
 
 def _snapshot_violations(evidence: Evidence) -> Iterator[Violation]:
-    """A snapshot is of a commit in the lineage, and neither older nor newer than it can be."""
+    """A snapshot is of a commit in the lineage, and neither older nor newer than its time allows."""
     for read in evidence.reads:
         state = evidence.state_of(read.commit_id)
         where = f"a snapshot of writer {read.writer} at {read.commit_id}"
@@ -203,7 +203,7 @@ def _snapshot_violations(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _recovery_violations(evidence: Evidence) -> Iterator[Violation]:
-    """An operation is recovered once, and what was done agrees with the lineage."""
+    """An operation is recovered once, and its recovery agrees with the lineage."""
     committed = {entry.op_id for entry in evidence.lineage}
     recoveries = evidence.final.recoveries
     for operation_id, count in Counter(recovery.operation_id for recovery in recoveries).items():

@@ -1,8 +1,8 @@
-"""The histories of all writers laid beside the lineage: who sent what when, and where in the line it landed.
+"""The histories of all writers joined with the lineage: which writer sent what when, and where in the line it landed.
 
 Positions count the entries of the lineage from 0, oldest first; state n is the graph after the first n of them. Time
-and line are brought together by what is certain: a commit whose answer, or whose effect in a snapshot, was seen before
-some moment is in every state from then on, and one that was sent after it in none until then.
+bounds the states: a commit whose answer, or whose effect in a snapshot, was seen before a moment is in every state
+after it, and a commit that was sent after the moment is in no state before it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from omniray.coordinator.stress.history import Event, Failed, Invoked, Outcome, 
 from omniray.coordinator.stress.operation import Write
 
 USER_KINDS = ("Load", "Mutation")
-"""The kinds of commits that writers make; others are the system's own."""
+"""The kinds of commits that writers make; the system makes the others."""
 
 EXCERPT_LINES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One time that a write was sent, and what came of it; nothing, if its writer died first."""
+    """One try to send a write, and its outcome; None if its writer died first."""
 
     invoked: Invoked
     outcome: Outcome | None
@@ -46,18 +46,18 @@ class Attempt:
 
     @property
     def committed(self) -> bool:
-        """Whether its answer is that the write is committed."""
+        """Whether the answer says that the write is committed."""
         return isinstance(self.outcome, Succeeded) and self.outcome.commit_id is not None
 
     @property
     def refused(self) -> bool:
-        """Whether its answer is that it has committed nothing."""
+        """Whether the answer says that nothing was committed."""
         return isinstance(self.outcome, Failed) or (isinstance(self.outcome, Succeeded) and not self.committed)
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A write with all the attempts at it, which share its id."""
+    """A write with all its attempts, which share its id."""
 
     write: Write
     attempts: tuple[Attempt, ...]
@@ -69,12 +69,12 @@ class Submission:
 
     @property
     def acknowledged_ns(self) -> float:
-        """The moment from which on somebody knew that it was committed."""
+        """The moment of the first answer that it was committed."""
         return min((a.ended_ns for a in self.attempts if a.committed), default=math.inf)
 
 
 class Evidence:
-    """What is known about a run, for the rules to ask."""
+    """The facts about a run, which the rules query."""
 
     def __init__(self, events: Sequence[Event], final: FinalGraph) -> None:
         self.events, self.final, self.lineage = events, final, final.lineage
@@ -82,7 +82,7 @@ class Evidence:
         self.reads = [event for event in events if isinstance(event, Read)]
         self.position = {entry.commit_id: n for n, entry in enumerate(self.lineage)}
         self._moved: defaultdict[str, list[int]] = defaultdict(list)
-        self._states: dict[str, int] = {}  # by object of the line: the state when all of it is applied
+        self._states: dict[str, int] = {}  # by object of the line: the state after all of it
         for n, entry in enumerate(self.lineage):
             self._states[entry.op_id] = n + 1
             for table_key in entry.tables:
@@ -92,12 +92,12 @@ class Evidence:
         return self.submissions.get(self.lineage[position].commit_id)
 
     def state_of(self, commit_id: str) -> int | None:
-        """The state that a snapshot at a commit shows: that of the whole object of the line which holds it."""
+        """The state that a snapshot at a commit shows: the state after the whole object that holds it."""
         position = self.position.get(commit_id)
         return None if position is None else self._states[self.lineage[position].op_id]
 
     def moved_between(self, table_key: str, first_state: int, last_state: int) -> int | None:
-        """The position of the last commit that changed the table on the way from one state to another, if any."""
+        """The position of the last commit that changed the table between two states, if any."""
         moves = self._moved[table_key]
         found = bisect_left(moves, last_state) - 1
         return moves[found] if found >= 0 and moves[found] >= first_state else None
@@ -105,18 +105,18 @@ class Evidence:
     # Time
 
     def earliest_state(self, moment_ns: float) -> int:
-        """The state that everybody must see who begins at a moment."""
+        """The oldest state that an operation which begins at this moment may see."""
         known = bisect_left(self._returned, (moment_ns,))
         return self._states_seen[known]
 
     def latest_state(self, moment_ns: float) -> int:
-        """The newest state that can have been there at a moment."""
+        """The newest state that can exist at this moment."""
         sent = bisect_right(self._sent, (moment_ns, math.inf))
         return self._states_open[sent]
 
     @cached_property
     def known_ns(self) -> list[float]:
-        """By position: the moment from which on the commit was known, by its answer or from a snapshot."""
+        """By position: the moment since which the commit is known, by its answer or from a snapshot."""
         submissions = (self.submission_at(n) for n in range(len(self.lineage)))
         known = [math.inf if s is None else s.acknowledged_ns for s in submissions]
         for read in self.reads:
@@ -144,11 +144,11 @@ class Evidence:
 
     @cached_property
     def _states_open(self) -> list[int]:
-        """For each number of commits that were sent: the lowest position among those that were not."""
+        """For each count of sent commits: the lowest position of a commit that was not sent yet."""
         lowest = itertools.accumulate((n for _, n in reversed(self._sent)), min, initial=len(self.lineage))
         return list(lowest)[::-1]
 
-    # Telling
+    # Excerpts
 
     @cached_property
     def _events_of(self) -> dict[str, list[Event]]:

@@ -1,8 +1,8 @@
-"""A proxy before an S3 endpoint that lets requests go wrong: a share of them, or a certain one.
+"""A proxy in front of an S3 endpoint that breaks requests: a share of them, or a certain one.
 
-It runs in a process of its own, since the calls of Lance would hold up a thread. Requests and answers are passed on
-byte by byte, so that signatures stay whole: they are made for the address of the proxy, which the store sees as its
-own. What is meant for an endpoint that only speaks TLS can't be broken in this way.
+It runs in a process of its own, since the calls of Lance would block a thread. Requests and answers are forwarded
+unchanged, so that signatures stay valid: they are made for the address of the proxy, which the store sees as its own.
+Requests to an endpoint that only speaks TLS can't be broken in this way.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True)
 class FaultProxy:
-    """A running proxy, as the one who makes the faults holds it: what a method tells it is so when that returns."""
+    """The handle of a running proxy; a command is in force when its method returns."""
 
     endpoint: str
     pipe: Connection
 
     def set_weather(self, weather: Weather | None) -> None:
-        """Let a share of the requests that come in from now on go wrong, or all of them through."""
+        """Break a share of the requests from now on, or none."""
         self._tell("set_weather", weather)
 
     def arm(self, fault: RequestFault) -> None:
-        """Break the request that fits; requests are counted, and logged, from here on."""
+        """Break the request that matches; requests are counted and logged from now on."""
         self._tell("arm", fault)
 
     def disarm(self) -> None:
-        """Break no request by its name any more, and wait until every one so far has had its effect; end the log."""
+        """Break no certain request any more, end the log, and wait until all requests so far are answered."""
         self._tell("disarm")
 
     def watch(self) -> None:
-        """Begin the log anew."""
+        """Start a new log."""
         self._tell("watch")
 
     def log(self) -> list[Seen]:
@@ -68,7 +68,7 @@ class FaultProxy:
 
 @contextlib.contextmanager
 def running_proxy(target: str, seed: int) -> Iterator[FaultProxy]:
-    """A proxy before the endpoint `target`, gone when the block ends or this process does."""
+    """A proxy in front of the endpoint `target`; it ends with the block or with this process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=run_proxy, args=(target, seed, theirs), daemon=True)
@@ -91,8 +91,8 @@ def _heard(pipe: Connection, target: str) -> str:
 
 
 def run_proxy(target: str, seed: int, pipe: Connection) -> None:
-    """What the process of a proxy does: say where it is reached, then serve until the other end of the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    """The main function of the proxy's process: send its address, then serve until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent process
     asyncio.run(_run(target, seed, pipe))
 
 
@@ -114,12 +114,12 @@ async def _run(target: str, seed: int, pipe: Connection) -> None:
     while (message := await told.get()) is not None:
         what, arguments = message
         answer = await getattr(passage, what)(*arguments)
-        with contextlib.suppress(BrokenPipeError):  # who asked has gone; the pipe's end comes next
+        with contextlib.suppress(BrokenPipeError):  # the parent process is gone; the pipe closes next
             pipe.send(answer)
 
 
 class _Passage:
-    """Passes the requests of each connection on, one at a time."""
+    """Forwards the requests of each connection, one at a time."""
 
     def __init__(self, host: str, port: int, rng: random.Random) -> None:
         self._host, self._port, self._rng = host, port, rng
@@ -129,7 +129,7 @@ class _Passage:
         self._seen: list[Seen] = []
         self._under_way: set[asyncio.Future[None]] = set()
 
-    # What the holder of the proxy asks for
+    # Commands
 
     async def set_weather(self, weather: Weather | None) -> None:
         self._weather = weather
@@ -148,19 +148,19 @@ class _Passage:
     async def log(self) -> list[Seen]:
         return self._seen
 
-    # What clients ask for
+    # Requests
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await self._pass_one(reader, writer):
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # one of the two sides went away; whatever took effect stays
+            pass  # one of the two sides closed the connection
         finally:
             writer.close()
 
     async def _pass_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Pass one request on, or break it; whether the connection goes on."""
+        """Forward one request, or break it; returns whether the connection stays open."""
         head = await reader.readuntil(_HEAD_END)
         if _header(head, b"expect"):
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -175,7 +175,7 @@ class _Passage:
             under_way.set_result(None)
 
     def _met(self, head: bytes) -> tuple[StoreFault | None, float]:
-        """What goes wrong with a request, and how long something is waited for; the log has it then."""
+        """Choose and log the fault of a request; returns it with the time to wait."""
         seen = _seen(head)
         fault, wait_s = None, DELAY_S
         if self._armed is not None and self._armed.meets(str(seen)):
@@ -194,7 +194,7 @@ class _Passage:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bool:
-        """What the request meets before it is passed on, and what its answer meets; whether the connection goes on."""
+        """Forward a request with its fault, and write the answer; returns whether the connection stays open."""
         match fault:
             case StoreFault.INTERNAL_ERROR | StoreFault.SLOW_DOWN:
                 writer.write(_refusal(fault, request))
@@ -220,7 +220,7 @@ class _Passage:
         return is_open
 
     async def _asked(self, request: bytes) -> tuple[bytes, bool]:
-        """The answer of the store, and whether its end can be seen without closing the connection."""
+        """The store's answer, and whether its end is marked without closing the connection."""
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=HEAD_BYTES_MAX)
         try:
             writer.write(request)

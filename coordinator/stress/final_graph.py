@@ -1,4 +1,4 @@
-"""What a run left: every row of every table, the whole history of commits, and the recoveries."""
+"""The graph after a run: every row of every table, all commits, and the recoveries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FinalGraph:
 
     @classmethod
     def of(cls, graph: StressedGraph) -> FinalGraph:
-        """Read everything, by full scans; nobody may write meanwhile."""
+        """Read everything, by full scans; no process may write meanwhile."""
         snapshot = graph.snapshot()
         rows = {type: tuple(snapshot.table(type).to_pylist()) for type in ROW_TYPES}
         return cls(rows, tuple(reversed(graph.history())), tuple(reversed(graph.recoveries())))

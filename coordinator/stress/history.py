@@ -1,7 +1,7 @@
-"""The history of a run: one line of JSON for each thing that a writer did or saw, in a file of its own.
+"""The history of a run: a file for each writer, with one line of JSON for each event.
 
-A line is written in one piece before the writer goes on, so a writer that is killed leaves a whole history but for,
-perhaps, its last line. Times come from the monotonic clock, which all processes of one host share.
+A line is written in one piece before the writer goes on, so a killed writer leaves a complete history, except perhaps
+for its last line. Times come from the monotonic clock, which all processes of one host share.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from omniray.coordinator.stress.operation import TypeName, Write
 from omniray.engine.base.errors import InputError
 
 NOBODY = -1
-"""The writer of an event that is no writer's: what was done to the system from outside."""
+"""The writer's number in events that no writer caused: disturbances from outside."""
 
 UNTYPED = "untyped"
-"""The kind of an exception that is no `OmnirayError`, which nothing should ever raise."""
+"""The kind of an exception that is no `OmnirayError`; it should never occur."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -40,7 +40,7 @@ class Invoked(_Event, frozen=True, tag="invoke", kw_only=True):
 
 
 class Succeeded(_Event, frozen=True, tag="ok", kw_only=True):
-    """A write came back; without a commit id it had no effect."""
+    """A write succeeded; without a commit id it had no effect."""
 
     txn_id: str
     commit_id: str | None
@@ -50,7 +50,7 @@ class Succeeded(_Event, frozen=True, tag="ok", kw_only=True):
 
 
 class Failed(_Event, frozen=True, tag="fail", kw_only=True):
-    """A write was refused, or could not be tried: it is told as not committed."""
+    """A write was refused, or could not be tried: it was reported as not committed."""
 
     txn_id: str
     kind: str
@@ -67,7 +67,7 @@ class Unclear(_Event, frozen=True, tag="unknown", kw_only=True):
 
 
 class Read(_Event, frozen=True, tag="read", kw_only=True):
-    """What a snapshot showed: how many rows, and a digest of the rows that are found by each of the names."""
+    """What a snapshot showed: the number of rows, and a digest of the rows found by each name."""
 
     began_ns: int
     commit_id: str
@@ -85,7 +85,7 @@ class Unread(_Event, frozen=True, tag="unread", kw_only=True):
 
 
 class Disturbed(_Event, frozen=True, tag="disturb", kw_only=True):
-    """Somebody killed a process or broke the store, to see what happens."""
+    """The chaos killed a process or broke the store."""
 
     what: Literal["kill", "fault"]
     target: str
@@ -94,12 +94,12 @@ class Disturbed(_Event, frozen=True, tag="disturb", kw_only=True):
 Event: TypeAlias = Invoked | Succeeded | Failed | Unclear | Read | Unread | Disturbed
 Outcome: TypeAlias = Succeeded | Failed | Unclear
 
-# Made here, by one thread: msgspec looks at a type when it first meets it, and two threads that do so at once crash.
+# Created here, by one thread: msgspec analyses a type on first use, and two threads that do so at once crash.
 _decode = msgspec.json.Decoder(Event).decode
 
 
 def line_of(event: Event) -> str:
-    """The event as it stands in a history."""
+    """The event as a line of a history."""
     return msgspec.json.encode(event).decode()
 
 
@@ -125,13 +125,13 @@ class HistoryFile:
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Event]:
-    """The events of one writer; a last line that was torn by its death is left out."""
+    """The events of one writer; a last line that its death cut off is left out."""
     *whole, _torn = Path(path).read_bytes().split(b"\n")
     return [_event(line, f"{path}, line {number}") for number, line in enumerate(whole, start=1)]
 
 
 def merge_histories(histories: Iterable[Iterable[Event]]) -> tuple[Event, ...]:
-    """The events of all writers in the order of time; those of one writer keep their order."""
+    """The events of all writers in the order of time; the events of one writer keep their order."""
     return tuple(sorted((event for events in histories for event in events), key=lambda event: event.at_ns))
 
 

@@ -1,4 +1,4 @@
-"""The stress graph in plain Python: what it holds after some writes, and which errors a write may get there."""
+"""The stress graph in plain Python: its rows after some writes, and the errors that a write may get there."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Affected:
 
 
 def digest_of(rows: Iterable[Row]) -> str:
-    """A short text that is the same for the same rows in any order, and hardly ever for others."""
+    """A short digest of the rows that does not depend on their order."""
     lines = b"\n".join(sorted(msgspec.json.encode(row) for row in rows))
     return hashlib.blake2b(lines, digest_size=8).hexdigest()
 
 
 class Model:
-    """A graph after some commits. Rows are found by their key, and by every node that they are or lead to."""
+    """A graph after some commits. Rows are found by their key, and by every node that they are or join."""
 
     def __init__(self) -> None:
         self.tables: dict[TypeName, dict[str, Row]] = {type: {} for type in ROW_TYPES}
@@ -61,7 +61,7 @@ class Model:
     # What a write would do
 
     def refusals(self, write: Write) -> frozenset[str]:
-        """The kinds of error that may refuse the write here; with several causes any of them may come first."""
+        """The kinds of error that may refuse the write here; with several causes, any of them is allowed."""
         if not isinstance(write, Load | Register):
             return frozenset()
         kinds = set()
@@ -76,7 +76,7 @@ class Model:
         return not isinstance(write, Update | Delete) or bool(self.found(write.type, write.name))
 
     def apply(self, write: Write) -> Affected:
-        """Change the graph as the write does, and say what it touched."""
+        """Change the graph as the write does; returns how many rows it touched."""
         match write:
             case Load() | Register():
                 return self._put(write.rows)
@@ -86,7 +86,7 @@ class Model:
                 return self._delete(write)
 
     def _existing_keys(self, rows: Sequence[Row]) -> bool:
-        """Whether a row with such a key is there; an edge that is known by its ends breaks a rule instead."""
+        """Whether a row's key exists; an edge that is identified by its ends breaks a constraint instead."""
         return any(row.key in self.tables[type_of(row)] for row in rows if not isinstance(row, Follows))
 
     def _breaks_a_rule(self, write: Load | Register) -> bool:
@@ -102,13 +102,13 @@ class Model:
         return any(isinstance(row, Follows) and row.key in self.tables["Follows"] for row in rows)
 
     def _is_loose(self, row: Row, new: set[Item]) -> bool:
-        """Whether it is an edge to or from a node that is neither there nor comes with it."""
+        """Whether it is an edge whose node neither exists nor comes with the same write."""
         ends = ENDS.get(type_of(row), {})
         items = [(node, getattr(row, column)) for column, node in ends.items()]
         return any(item not in new and item[1] not in self.tables[item[0]] for item in items)
 
     def _takes_a_slot(self, row: Row, new: set[Item]) -> bool:
-        """Whether it is a device whose slot another one has, and keeps."""
+        """Whether it is a device whose slot another device has, and keeps."""
         if not isinstance(row, Device) or row.slot is None:
             return False
         holder = self._slots.get(row.slot)
@@ -165,7 +165,7 @@ def _columns(type: TypeName) -> Iterable[str]:
 
 
 def _adds_edges(write: Load | Register) -> bool:
-    """Whether its edges must be new: those of a merge replace the ones between the same ends."""
+    """Whether its edges must be new: the edges of a merge replace those between the same ends."""
     return isinstance(write, Register) or write.mode == "append"
 
 

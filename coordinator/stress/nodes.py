@@ -1,7 +1,7 @@
-"""A Ray of the stress test's own, on this machine, and the processes of the actors on it.
+"""A Ray cluster for the stress test alone, on this machine, and the processes of its actors.
 
-It never joins a Ray that runs already: what is killed here must be nobody else's. For a chaos it has more than one
-node, so that there is one to lose.
+It never joins a cluster that runs already: the stress test may kill only its own processes. With chaos it has more than
+one node, so that one can be lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from omniray.coordinator.actors.cluster import find, join, ray
 
 OBJECT_STORE_BYTES = 100 << 20
 ANSWER_TIMEOUT_S = 5.0
-# A node that is gone is noticed within seconds; one on a busy machine is not mistaken for gone.
+# A lost node is noticed within seconds; a node on a busy machine is not taken for lost.
 _SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -29,7 +29,7 @@ _SYSTEM_CONFIG = {
 
 
 class Nodes:
-    """The nodes of a running cluster; the first one stays, the others can be lost or frozen."""
+    """The nodes of a running cluster; the first node stays, the others can be lost or frozen."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -43,29 +43,29 @@ class Nodes:
         return str(self._cluster.address)
 
     def add(self) -> None:
-        """Bring up another node."""
+        """Start another node."""
         with _quiet():
             node = self._cluster.add_node(num_cpus=_cpus(), object_store_memory=OBJECT_STORE_BYTES)
         self._others[node.node_id] = node
 
     def lose(self, node_id: str = "") -> None:
-        """Kill a node at once, the newest one if none is named; its actors go with it."""
+        """Kill a node, the newest one if none is named, with all its actors."""
         node_id = node_id or list(self._others)[-1]
-        for pid in self.processes(node_id):  # Ray itself would leave workers some time to notice that they are alone
+        for pid in self.processes(node_id):  # without this, Ray's workers would live on for a while
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with _quiet():
             self._cluster.remove_node(self._others.pop(node_id), allow_graceful=False)
 
     def processes(self, node_id: str) -> list[int]:
-        """What runs on a node: its raylet, and the workers that the raylet has started."""
+        """The processes of a node: its raylet, and the workers that the raylet started."""
         (raylet,) = self._others[node_id].all_processes["raylet"]
         return [raylet.process.pid, *_children(raylet.process.pid)]
 
 
 @contextlib.contextmanager
 def running_nodes() -> Iterator[Nodes]:
-    """A cluster with one node, which this process has joined; all of it is gone when the block ends."""
+    """A cluster with one node, which this process joins; it is shut down when the block ends."""
     module = ray()
     with _quiet():
         from ray.cluster_utils import Cluster
@@ -88,7 +88,7 @@ def running_nodes() -> Iterator[Nodes]:
 
 
 def pid_of(name: str) -> int | None:
-    """The process of an actor; None while it is away."""
+    """The process id of an actor; None while Ray restarts it."""
     module, actor = ray(), find(name)
     try:
         return None if actor is None else int(module.get(actor.__ray_call__.remote(_pid), timeout=ANSWER_TIMEOUT_S))
@@ -116,7 +116,7 @@ def _cpus() -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray forks, and leaves sockets to the garbage collector: neither is news to the one who runs the test."""
+    """Hide the warnings that Ray causes: it forks, and leaves sockets to the garbage collector."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

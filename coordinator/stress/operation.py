@@ -1,7 +1,7 @@
-"""What a writer of the stress test does: rows and writes as frozen values, to be applied, written down and replayed.
+"""The rows and writes of the stress test as frozen values, to be applied, recorded and replayed.
 
-Every write says in full what it wants: given the writes in the order of their commits, the content of the whole graph
-follows (`model.py`). Each row carries the id of the write that made it, so that no two writes leave the same row.
+Every write is complete: the writes in the order of their commits determine the content of the whole graph (`model.py`).
+Each row carries the id of the write that made it, so that no two writes leave the same row.
 They are msgspec structs rather than dataclasses because a history holds them in one tagged union.
 """
 
@@ -58,7 +58,7 @@ TypeName: TypeAlias = Literal["Account", "Device", "Owns", "Follows"]
 
 
 class StressedGraph(Protocol):
-    """The verbs that the stress test needs: an open graph has them, and so has a client of the coordinator."""
+    """The verbs that the stress test needs; an open graph and a client of the coordinator have them."""
 
     def load(
         self, source: Any, *, mode: str, expected_versions: Mapping[str, int] | None, txn_id: str | None
@@ -98,7 +98,7 @@ class Account(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A node that may take a slot, which no other device has."""
+    """A node that may have a slot, which is unique."""
 
     name: str
     owner: str
@@ -115,7 +115,7 @@ class Device(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Owns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An edge with an id of its own; an account has a few of them at most."""
+    """An edge with an id of its own; an account has at most a few of them."""
 
     id: str
     src: str
@@ -133,7 +133,7 @@ class Owns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Follows(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An edge that is known by its ends: the graph gives it an id, which says nothing here."""
+    """An edge that is identified by its ends; its id, which the graph mints, is ignored here."""
 
     src: str
     dst: str
@@ -177,13 +177,13 @@ def type_of(row: Row) -> TypeName:
 
 
 def row_of(type: TypeName, columns: Mapping[str, Any]) -> Row:
-    """The row as a table's columns tell it."""
+    """The row of a table, from its columns."""
     kind = ROW_TYPES[type]
     return kind(**{name: columns[name] for name in kind.__struct_fields__})
 
 
 def found_by(type: TypeName) -> str:
-    """The column by which a read looks for rows: the name of a node, the source of an edge."""
+    """The column by which a read finds rows: the name of a node, the source of an edge."""
     return "src" if type in ENDS else "name"
 
 
@@ -191,7 +191,7 @@ def found_by(type: TypeName) -> str:
 
 
 class Basis(msgspec.Struct, frozen=True):
-    """The snapshot that a strict write was decided on, and the versions that it names."""
+    """The snapshot on which a strict write is based, and the versions that it expects."""
 
     commit_id: str
     versions: dict[str, int]
@@ -207,7 +207,7 @@ class _Write(msgspec.Struct, frozen=True, kw_only=True, tag_field="verb"):
 
 
 class Load(_Write, frozen=True, tag=True, kw_only=True):
-    """Rows of any types in one load; a merge replaces what has their keys."""
+    """Rows of any types in one load; a merge replaces rows with the same keys."""
 
     mode: Literal["append", "merge"]
     rows: tuple[Row, ...]
@@ -226,7 +226,7 @@ class Load(_Write, frozen=True, tag=True, kw_only=True):
 
 
 class Register(_Write, frozen=True, tag=True, kw_only=True):
-    """A mutation that inserts into three tables; nodes of the same keys are replaced, an equal edge is refused."""
+    """A mutation that inserts into three tables; nodes with the same keys are replaced, an equal edge is refused."""
 
     account: Account
     device: Device
@@ -258,7 +258,7 @@ class Register(_Write, frozen=True, tag=True, kw_only=True):
 
 
 class Update(_Write, frozen=True, tag=True, kw_only=True):
-    """Gives the rows that are found by a name a new counter and stamp, and leaves the rest of them."""
+    """Sets the counter and the stamp of the rows found by a name."""
 
     type: TypeName
     name: str
@@ -282,7 +282,7 @@ class Update(_Write, frozen=True, tag=True, kw_only=True):
 
 
 class Delete(_Write, frozen=True, tag=True, kw_only=True):
-    """Deletes the rows that are found by a name and, of a node, the edges at it."""
+    """Deletes the rows found by a name and, for a node, its edges."""
 
     type: TypeName
     name: str
@@ -304,7 +304,7 @@ Write: TypeAlias = Load | Register | Update | Delete
 
 
 def decided_on(write: Write, commit_id: str, versions: Mapping[str, int]) -> Write:
-    """The same write made strict: it names the versions that a snapshot shows of the tables it is about."""
+    """The same write made strict: it expects the versions of its tables in a snapshot."""
     named = {TABLE_KEYS[type]: versions[TABLE_KEYS[type]] for type in write.types}
     return msgspec.structs.replace(write, basis=Basis(commit_id, named))
 

@@ -1,7 +1,7 @@
-"""The writers' processes: started a few at a time, sent off together, killed and replaced.
+"""The writers' processes: started a few at a time, sent off together, killed and replaced by the chaos.
 
-Each one has a pipe of its own, over which it says that it is ready and is told when to end; nothing is shared between
-them, so that killing one at any moment holds up nobody. A writer whose pipe closes stops.
+Each process has a pipe of its own, over which it reports that it is ready and is told when to end; they share nothing,
+so that killing one at any moment blocks no other. A writer whose pipe closes stops.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from omniray.engine.base.errors import OmnirayError, StorageError, Unreachable
 STARTING_MAX = 4
 START_TIMEOUT_S = 180.0
 WRITE_TIMEOUT_S = 30.0
-END_TIMEOUT_S = 4 * WRITE_TIMEOUT_S  # a step sends a write twice at most, and reads before it
+END_TIMEOUT_S = 4 * WRITE_TIMEOUT_S  # a step reads once, and sends a write at most twice
 PAUSE_S = 0.2
 TENANTS = ("even", "odd")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every writer is told: the graph, who serves it, the seed, and where the histories go."""
+    """The parameters of every writer: the graph, its coordinator, the seed, and the folder of the histories."""
 
     uri: str
     storage_options: Mapping[str, str] | None
@@ -50,7 +50,7 @@ class _Child:
 
 
 class Writers:
-    """The writers of a run; use it as a context manager, which ends those that are left."""
+    """The writers of a run; as a context manager it ends the writers that are left."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -69,7 +69,7 @@ class Writers:
             child.process.join()
 
     def start(self, count: int) -> None:
-        """Have so many writers ready; only a few start at the same time, since that is the dearest of all they do."""
+        """Start `count` writers, only a few at a time, since starting costs the most; returns when all are ready."""
         for _ in range(count):
             while len(self._starting) >= STARTING_MAX:
                 self._hear(START_TIMEOUT_S)
@@ -78,18 +78,18 @@ class Writers:
             self._hear(START_TIMEOUT_S)
 
     def send_off(self, seconds: float) -> None:
-        """Let all of them work, for so long."""
+        """Let all writers work for some seconds."""
         self._ends_ns = time.monotonic_ns() + int(seconds * NS_PER_S)
         for child in self._ready:
             child.pipe.send(self._ends_ns)
 
     def tend(self) -> None:
-        """Send off the substitutes that have become ready."""
+        """Send off the replacements that have become ready."""
         for child in self._hear(0.0):
             child.pipe.send(self._ends_ns)
 
     def kill(self, lot: int) -> int | None:
-        """Kill the writer that the lot falls on, and start another one in its place; its number, if there was one."""
+        """Kill the writer that the lot falls on, and start a replacement; returns its number, if there was one."""
         if not self._ready:
             return None
         child = self._ready.pop(lot % len(self._ready))
@@ -100,8 +100,8 @@ class Writers:
         return child.number
 
     def wait(self) -> None:
-        """Wait until all are done; raises if one has failed, or does not end."""
-        for child in self._starting:  # too late to be of use
+        """Wait until all writers are done; raises if one has failed, or does not end."""
+        for child in self._starting:  # too late to work
             child.process.kill()
         deadline = time.monotonic() + END_TIMEOUT_S
         for child in self._ready:
@@ -119,7 +119,7 @@ class Writers:
         self._begun += 1
 
     def _hear(self, timeout_s: float) -> list[_Child]:
-        """Wait for writers that start to become ready; those that have."""
+        """Wait for starting writers; returns those that are ready."""
         pipes = wait([child.pipe for child in self._starting], timeout_s)
         ready = [child for child in self._starting if child.pipe in pipes]
         if timeout_s and not ready:
@@ -135,8 +135,8 @@ class Writers:
 
 
 def write(task: Task, number: int, pipe: Connection) -> None:
-    """What a writer's process does: connect, say so, wait for the start, and work until its time is over."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    """The main function of a writer's process: connect, report it, wait for the start, and work for its time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent process
     with _connected(task, number) as client, contextlib.suppress(EOFError):
         pipe.send(number)
         seconds = (pipe.recv() - time.monotonic_ns()) / NS_PER_S
@@ -147,7 +147,7 @@ def write(task: Task, number: int, pipe: Connection) -> None:
 
 
 def _connected(task: Task, number: int) -> Client:
-    """A client of the coordinator, which may be away at the moment."""
+    """A client of the coordinator; waits while the coordinator does not answer."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:

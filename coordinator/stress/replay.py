@@ -1,4 +1,4 @@
-"""The rules that need the content of the graph: all commits are done once more, in their order, on a plain model."""
+"""The rules about the content of the graph: all commits are replayed, in their order, on a plain model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from omniray.engine.base.errors import ConstraintViolation, KeyConflict
 from omniray.engine.history.manifest import LineageEntry
 
 MODELLED_KINDS = (KeyConflict.kind, ConstraintViolation.kind)
-"""The refusals of which the model can say whether there was a reason."""
+"""The kinds of refusal that the model can check."""
 
 
 def replay_violations(evidence: Evidence) -> Iterator[Violation]:
-    """Everything that the content of the graph tells, at each commit and at the end."""
+    """The violations that the content of the graph shows, at each commit and at the end."""
     model = Model()
     questions = _Questions(evidence)
     reads = _reads_by_state(evidence)
@@ -45,7 +45,7 @@ def _redo(evidence: Evidence, position: int, model: Model) -> Iterator[Violation
 
 
 def _commit_faults(entry: LineageEntry, submission: Submission, model: Model) -> Iterator[tuple[Rule, str]]:
-    """Apply a commit to the model; where the model would refuse it, it is applied all the same, as it was."""
+    """Apply a commit to the model; a commit that the model would refuse is reported and still applied."""
     write = submission.write
     if refusals := model.refusals(write):
         yield Rule.UNLAWFUL_COMMIT, f"landed and deserved {' or '.join(sorted(refusals))}"
@@ -63,7 +63,7 @@ def _commit_faults(entry: LineageEntry, submission: Submission, model: Model) ->
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A refusal, and the states among which there must be one that deserved it."""
+    """A refusal, and the states of which at least one must justify it."""
 
     attempt: Attempt
     first_state: int
@@ -86,7 +86,7 @@ class _Question:
 
 
 class _Questions:
-    """The refusals that wait for a state which deserved them, as the replay passes by."""
+    """The refusals that no state of the replay has justified yet."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -109,7 +109,7 @@ class _Questions:
 
 
 def _doubtful(evidence: Evidence) -> Iterator[Attempt]:
-    """The attempts that committed nothing, and of which the model can say whether that was right."""
+    """The attempts that committed nothing, where the model can check that."""
     for submission in evidence.submissions.values():
         for attempt in submission.attempts:
             modelled = not isinstance(attempt.outcome, Failed) or attempt.outcome.kind in MODELLED_KINDS
@@ -129,7 +129,7 @@ def _reads_by_state(evidence: Evidence) -> dict[int, list[Read]]:
 
 
 def _compare_read(evidence: Evidence, read: Read, model: Model) -> Iterator[Violation]:
-    """Hold what a snapshot showed against the model at its commit."""
+    """Compare a snapshot with the model at its commit."""
     where = f"a snapshot of writer {read.writer} at {read.commit_id}"
     for type in ROW_TYPES:
         if read.counts[type] != len(model.tables[type]):
@@ -150,7 +150,7 @@ def _compare_read(evidence: Evidence, read: Read, model: Model) -> Iterator[Viol
 
 
 def _compare_rows(evidence: Evidence, model: Model) -> Iterator[Violation]:
-    """Hold every row that is there against every row that should be."""
+    """Compare every row of the final graph with the model."""
     for type in ROW_TYPES:
         found = _rows(evidence.final, type)
         keys = Counter(row.key for row in found)
@@ -191,7 +191,7 @@ def _row_violation(
 
 
 def _look_for_loose_ends(evidence: Evidence) -> Iterator[Violation]:
-    """Look at the graph alone: every edge leads from a node that is there to one that is there."""
+    """Check in the graph alone that both ends of every edge exist."""
     nodes = {type: {row.key for row in _rows(evidence.final, type)} for type in ROW_TYPES if type not in ENDS}
     for type, ends in ENDS.items():
         for row in _rows(evidence.final, type):

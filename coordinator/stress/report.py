@@ -1,4 +1,4 @@
-"""The report of a run: what was done, what was refused, how fast it was, and every rule that was broken."""
+"""The report of a run: counts of writes and refusals, latencies, and every broken rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omniray.coordinator.stress.final_graph import FinalGraph
 from omniray.coordinator.stress.history import Disturbed, Event, Failed, Read, Succeeded, Unread
 from omniray.coordinator.stress.violation import Violation
 
-if TYPE_CHECKING:  # drawn only where a person reads
+if TYPE_CHECKING:  # imported only to draw for a person
     from rich.console import Console
 
 VIOLATIONS_SHOWN_MAX = 10
@@ -26,7 +26,7 @@ NS_PER_MS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long commits took from their sending to their answer."""
+    """The time of commits, from sending to answer."""
 
     p50_ms: float
     p99_ms: float
@@ -35,7 +35,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class GroupSizes:
-    """How many commits shared one object of the line."""
+    """The number of commits in one object of the line."""
 
     mean: float
     max: int
@@ -43,7 +43,7 @@ class GroupSizes:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The figures of a run, and its violations with the seed that leads to them."""
+    """The figures of a run, its violations, and the seed that repeats it."""
 
     seed: int
     writers: int
@@ -75,7 +75,7 @@ class Report:
 
 
 def summarise(events: Sequence[Event], final: FinalGraph, verdict: Verdict, *, seed: int) -> Report:
-    """Count what the histories tell of a run and add what the checker said about it."""
+    """Count the events of a run, and add the checker's verdict."""
     attempts = [a for s in submissions_of(events).values() for a in s.attempts]
     answers = [a.outcome for a in attempts if isinstance(a.outcome, Succeeded)]
     commits = [entry for entry in final.lineage if entry.kind in USER_KINDS]
@@ -147,7 +147,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _counts(kinds: Iterable[str]) -> dict[str, int]:
-    """How often each occurs, the most frequent first."""
+    """The count of each kind, the most frequent first."""
     return dict(Counter(kinds).most_common())
 
 
@@ -160,7 +160,7 @@ def _disturbances(events: Iterable[Event], what: str) -> int:
 
 
 def _latency(attempts: Iterable[Attempt]) -> Latency | None:
-    """Of attempts that committed; a repetition finds its answer ready and would flatter the figures."""
+    """The latency of attempts that committed; repetitions are left out, since their answer is ready."""
     took_ms = sorted(
         (attempt.ended_ns - attempt.began_ns) / NS_PER_MS
         for attempt in attempts

@@ -1,4 +1,4 @@
-"""What goes wrong with requests to a store, as data: with a share of them, or with a certain one."""
+"""Faults of requests to a store, as data: for a share of the requests, or for a certain one."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from enum import StrEnum
 
 
 class StoreFault(StrEnum):
-    """What goes wrong with a request."""
+    """The fault of a request."""
 
-    INTERNAL_ERROR = "internal_error"  # 500, and nothing happened
-    SLOW_DOWN = "slow_down"  # 503, and nothing happened
-    TIME_OUT = "time_out"  # nothing happened and nothing is answered: cut when the client gives up, or after the wait
-    CUT = "cut"  # the connection breaks before anything happened
-    DELAY = "delay"  # it happens, and is answered, after the wait: too late, if the client does not wait as long
-    CUT_BODY = "cut_body"  # it happened, and half of the answer's body arrives; of its head, where there is no body
-    LOST_ANSWER = "lost_answer"  # it happened, and the connection breaks instead of an answer
-    FALSE_ERROR = "false_error"  # it happened, yet the answer is 500
+    INTERNAL_ERROR = "internal_error"  # 500, not applied
+    SLOW_DOWN = "slow_down"  # 503, not applied
+    TIME_OUT = "time_out"  # not applied, no answer: cut when the client gives up, or after the wait
+    CUT = "cut"  # not applied, the connection breaks
+    DELAY = "delay"  # applied and answered after the wait: too late if the client does not wait as long
+    CUT_BODY = "cut_body"  # applied, and half of the answer's body arrives; of its head, if there is no body
+    LOST_ANSWER = "lost_answer"  # applied, and the connection breaks instead of an answer
+    FALSE_ERROR = "false_error"  # applied, yet the answer is 500
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What goes wrong at the moment, and with which share of the requests."""
+    """The current fault, and the share of requests that get it."""
 
     fault: StoreFault
     share: float
@@ -33,10 +33,10 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class RequestFault:
-    """What goes wrong with the `nth` request, since arming, whose "METHOD /path?query" a pattern is found in.
+    """The fault of the `nth` request since arming whose "METHOD /path?query" matches a pattern.
 
-    SDKs repeat a failed request by themselves. Of the repetitions of this one (the same method, path and query) the
-    fault meets the first `times`, counting itself; 0 stands for all of them.
+    SDKs repeat a failed request by themselves. Of this one and its repetitions (the same method, path and query)
+    the first `times` get the fault; 0 stands for all of them.
     """
 
     fault: StoreFault
@@ -48,7 +48,7 @@ class RequestFault:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request as it arrived, decoded, and the fault that it met."""
+    """One request as it arrived, decoded, and its fault, if any."""
 
     method: str
     path: str
@@ -62,7 +62,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Armed:
-    """A fault of a request, and how far it has come."""
+    """A request fault that is armed, and its counts so far."""
 
     fault: RequestFault
     matches: int = 0
@@ -70,7 +70,7 @@ class Armed:
     hits: int = 0
 
     def meets(self, line: str) -> bool:
-        """Count a request; whether it is the one to break, or a repetition of it."""
+        """Count a request; returns whether it gets the fault, as the chosen request or a repetition of it."""
         if self.victim is None and re.search(self.fault.pattern, line):
             self.matches += 1
             if self.matches == self.fault.nth:

@@ -1,4 +1,4 @@
-"""A whole run of the stress test: a new graph, its coordinator, writers in processes, chaos if wanted, the verdict."""
+"""A run of the stress test: a new graph, its coordinator, writers in processes, chaos if wanted, and the verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ACKNOWLEDGED = b'"event":"ok"'
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done to a graph that is not there yet; the histories go to the folder."""
+    """The parameters of a run on a new graph; `folder` gets the histories."""
 
     uri: str
     storage_options: Mapping[str, str] | None
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def breakable_endpoint(self) -> str | None:
-        """The endpoint of the store, if a proxy can stand before it."""
+        """The endpoint of the store, if a proxy can be put in front of it."""
         if not self.uri.startswith("s3://"):
             return None
         from omniray.engine.store.s3_options import resolve_options
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is, for the one who waits."""
+    """The progress of a run, to be shown."""
 
     elapsed_s: float
     acknowledged: int
@@ -73,7 +73,7 @@ class Progress:
 
 
 def run_stress(plan: Plan, tell: Callable[[Progress], None]) -> Report:
-    """Carry out a plan and judge what became of it; the graph stays, and nobody serves it any more."""
+    """Carry out a plan and check the result; the graph stays, without a coordinator."""
     if any(plan.folder.glob("*.jsonl")):
         raise InputError(f"there are histories in {plan.folder} already: give a folder of its own to each run")
     graphs.init(plan.uri, schema=SCHEMA, storage_options=plan.storage_options, actor="stress").close()
@@ -96,7 +96,7 @@ def _store_in_weather(plan: Plan) -> Iterator[FaultProxy | None]:
 
 
 def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[Progress], None]) -> None:
-    """Serve the graph, let writers and chaos loose on it, heal it, and take the coordinator down."""
+    """Serve the graph, run writers and chaos, recover it, and take the coordinator down."""
     if plan.chaos:
         nodes.add()
     options = plan.storage_options
@@ -120,7 +120,7 @@ def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[P
 
 
 def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progress], None]) -> None:
-    """Let the writers work for their time, and disturb them meanwhile."""
+    """Let the writers work for their time, with disturbances."""
     began, told_s, counter = time.monotonic(), 0.0, _Counter(plan.folder)
     writers.send_off(plan.seconds)
     try:
@@ -137,7 +137,7 @@ def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progres
 
 
 def _take_down(service: Service, graph: Graph) -> None:
-    """Have everything finished and healed, and take the coordinator down; it may just be starting anew."""
+    """Finish Phase D, recover, and take the coordinator down; retries while it restarts."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
     while True:
         left_s = deadline - time.monotonic()
@@ -153,7 +153,7 @@ def _take_down(service: Service, graph: Graph) -> None:
 
 
 def _final(plan: Plan) -> FinalGraph:
-    """The graph as the next writer finds it: all who were killed are dead by then, and what they left is healed."""
+    """The graph after all operations of killed writers are recovered."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
     with graphs.open(plan.uri, storage_options=plan.storage_options) as graph:
         while left := graph.recover().left:

@@ -1,8 +1,8 @@
-"""The schedule of a chaos: what is broken when, all of it drawn from the seed before anything happens.
+"""The schedule of the chaos: what is broken when, drawn from the seed before the run begins.
 
-Every kind of disturbance comes up once before one comes up again. Most of them wait until the system has shown since
-the last one that it is alive, or a slow machine would spend the whole run starting processes and commit nothing; the
-others meet it while it heals.
+Every kind of disturbance occurs once before a kind occurs again. Most of them wait until writes were acknowledged since
+the last one, or a slow machine would spend the whole run starting processes and commit nothing; the others occur while
+the system recovers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSE_S = (0.5, 3.5)
 LASTS_S = (0.5, 4.0)
 BROKEN_SHARE = (0.2, 0.9)
 PATIENT_SHARE = 0.75
-# Those that a store in trouble shows; the others are for a request that a test chooses.
+# The faults of a store in trouble; tests choose the others for a certain request.
 WEATHERS = (StoreFault.INTERNAL_ERROR, StoreFault.SLOW_DOWN, StoreFault.LOST_ANSWER, StoreFault.DELAY)
 LOT_MAX = 1 << 16
 
@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KillWriter:
-    """Kill one writer, drawn by lot; a new one takes its place."""
+    """Kill one writer, chosen by lot; a new one replaces it."""
 
     lot: int
 
@@ -49,7 +49,7 @@ class KillActor:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Stop the process of an actor for a while; it is not dead and does not know that it was away."""
+    """Suspend the process of an actor for a while; it does not notice the pause."""
 
     role: Role
     lot: int
@@ -58,14 +58,14 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class LoseNode:
-    """Kill the second node of the cluster, with every actor that happens to be on it; another one comes up later."""
+    """Kill the second node of the cluster, with every actor on it; another node starts later."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class BreakStore:
-    """Let a share of the requests to the store go wrong for a while."""
+    """Let a share of the requests to the store fail for a while."""
 
     weather: Weather
     seconds: float
@@ -76,7 +76,7 @@ Disturbance: TypeAlias = KillWriter | KillActor | Freeze | LoseNode | BreakStore
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A disturbance and its time, in seconds since the writers set off, or later if it waits for a sign of life."""
+    """A disturbance and its time, in seconds since the writers started; later if it waits for acknowledged writes."""
 
     at_s: float
     disturbance: Disturbance
@@ -94,7 +94,7 @@ class _Kind(StrEnum):
 
 
 def schedule(seed: int, seconds: float, *, store: bool) -> tuple[Due, ...]:
-    """All disturbances of a run in the order of time; the store is only broken where that can be done."""
+    """All disturbances of a run in the order of time; with `store`, faults of the store too."""
     rng = random.Random(f"{seed}/chaos")
     kinds = [kind for kind in _Kind if store or kind is not _Kind.STORE]
     due: list[Due] = []
@@ -108,7 +108,7 @@ def schedule(seed: int, seconds: float, *, store: bool) -> tuple[Due, ...]:
 
 
 def _dealt(rng: random.Random, kinds: list[_Kind]) -> Iterator[_Kind]:
-    """The kinds, without end, in a new order each time round."""
+    """The kinds, endlessly, in a new order each time round."""
     while True:
         yield from rng.sample(kinds, len(kinds))
 

@@ -1,8 +1,8 @@
-"""The workload of one writer: an endless row of steps that follows from its seed.
+"""The workload of one writer: an endless sequence of steps that follows from its seed.
 
-Writers meet on purpose. All of them merge into the same few hot accounts, append the same few contested keys, take the
-same few slots, and delete what others link to; beside that each one appends keys that nobody else has. What a step
-does never depends on how the steps before it went, so a seed tells the whole workload.
+Writers conflict on purpose. All of them merge into the same few hot accounts, append the same few contested keys, take
+the same few slots, and delete nodes that others link to; each also appends keys of its own. A step never depends on the
+outcome of earlier steps, so the seed determines the whole workload.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMES_READ = 8
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Send a write; with `strictly`, only if nothing that it is about has moved since a look that comes before it."""
+    """Send a write; with `strictly`, it expects the versions of a snapshot that is read first."""
 
     write: Write
     strictly: bool = False
@@ -46,7 +46,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read, from one snapshot, all that is found by the names."""
+    """Read, from one snapshot, all rows found by the names."""
 
     names: tuple[str, ...]
 
@@ -55,7 +55,7 @@ Step = Submit | Look
 
 
 def steps(seed: int, writer_no: int, now_ms: Callable[[], int]) -> Iterator[Step]:
-    """The steps of one writer, the same for the same seed but for the time in their ids."""
+    """The steps of one writer: the same for the same seed, except for the time in their ids."""
     return _Steps(random.Random(f"{seed}/{writer_no}"), f"w{writer_no}", now_ms)
 
 

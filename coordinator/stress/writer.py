@@ -1,4 +1,4 @@
-"""One writer of the stress test: takes the steps of its workload one after the other and writes down how each went."""
+"""One writer of the stress test: carries out the steps of its workload and records each in its history."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def run_writer(
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Work on a graph for so many steps or seconds, or until `stop` says so, whichever comes first.
+    """Work on a graph for `ops` steps or `seconds`, or until `stop` returns true, whichever comes first.
 
-    Errors of the graph are part of the history and end nothing. A writer that is started again after its death takes
-    a number and a file of its own: with its old number it would append its old keys.
+    Errors of the graph are recorded and don't end the writer. The replacement of a dead writer gets a new number and
+    file: with the old number it would append the old keys.
     """
     ends_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
     with HistoryFile(history_path) as history:
@@ -72,18 +72,18 @@ class _Writer:
         self._graph, self._number, self._history = graph, number, history
 
     def submit(self, write: Write) -> None:
-        """Send a write; if nobody can say what became of it, ask once more with the same id, as a caller would."""
+        """Send a write; if its outcome is unknown, send it once more with the same id, as a caller would."""
         if isinstance(self._send(write), Unclear):
             self._send(write)
 
     def submit_strictly(self, write: Write) -> None:
-        """Send a write that names the versions of a snapshot taken just now; there is none if that can't be read."""
+        """Send a write that expects the versions of a new snapshot; none is sent if the snapshot can't be read."""
         snapshot = self.look(tuple(sorted(write.names)))
         if snapshot is not None:
             self.submit(decided_on(write, snapshot.commit_id, snapshot.versions))
 
     def look(self, names: tuple[str, ...]) -> Snapshot | None:
-        """Read what is found by the names, all from one snapshot."""
+        """Read the rows found by the names, all from one snapshot."""
         began_ns = time.monotonic_ns()
         try:
             snapshot = self._graph.snapshot()
@@ -114,7 +114,7 @@ class _Writer:
         return outcome
 
     def _outcome(self, write: Write) -> Outcome:
-        """What the graph answers; an error of no known type says nothing about what became of the write."""
+        """The outcome of a write; after an error of an unknown type it is unclear."""
         try:
             result = write.apply(self._graph)
         except Exception as error:
@@ -136,7 +136,7 @@ class _Writer:
 
 
 def _digests(snapshot: Snapshot, type: TypeName, names: tuple[str, ...]) -> dict[str, str]:
-    """A digest of the rows that are found by each name; there is none where there are no rows."""
+    """A digest of the rows found by each name; names without rows are left out."""
     column = found_by(type)
     rows = snapshot.table(type, filter=pc.field(column).isin(list(names))).to_pylist()
     found = {name: [row_of(type, row) for row in rows if row[column] == name] for name in names}
@@ -144,7 +144,7 @@ def _digests(snapshot: Snapshot, type: TypeName, names: tuple[str, ...]) -> dict
 
 
 def _named(error: Exception) -> tuple[str, str]:
-    """The kind of an error and what it says about a second try."""
+    """The kind of an error, and whether it may be retried."""
     return (error.kind, error.retry) if isinstance(error, OmnirayError) else (UNTYPED, "unknown")
 
 

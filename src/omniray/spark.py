@@ -1,6 +1,6 @@
 """omniray on Spark: `session` or `register` for the data source, `transaction`, `to_ray`, `run_pipeline`.
 
-Needs `omniray[spark]`. This is where Spark's workers learn of the coordinator, which they know nothing of themselves.
+Needs `omniray[spark]`. Passes the coordinator's `connect` to the Spark workers, which don't import the coordinator.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def session(app_name: str, settings: Mapping[str, str] | None = None) -> "SparkS
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the data source known to a session of your own; a second time does nothing."""
+    """Register the data source with a session of your own; a second call does nothing."""
     _source.register(spark, connect)
 
 
@@ -43,14 +43,14 @@ def run_pipeline(
     dry_run: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> "Report":
-    """Run the pipeline of a file as one commit, in the session given, else in the active one, else in a new one."""
+    """Run a pipeline file as one commit, in the given session, else in the active one, else in a new one."""
     from omniray.workers.spark.pipeline.run import run_file
 
     return run_file(path, spark or session("omniray pipeline"), connect, run_id=run_id, dry_run=dry_run, tell=tell)
 
 
 def connect(uri: str, **options: Any) -> "Client":
-    """`omniray.connect`, found when a task first needs it: Spark's processes are told of it by this name."""
+    """`omniray.connect`, imported when a task first needs it: Spark's processes unpickle it by this name."""
     from omniray.coordinator.client.client import connect
 
     return connect(uri, **options)
