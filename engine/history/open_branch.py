@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from omniray.engine.history.accepted_schema import AcceptedSchema, read_schema
 from omniray.engine.history.branch_head import find_branch
@@ -53,8 +52,9 @@ class OpenBranch:
         """The branch, by an object of its line or the empty predecessor of its first one."""
         log = log or CommitLog(store, branch)
         manifest = Manifest(store, branch)
-        gone = partial(refuse_gone, store, graph_id)
-        tip = Tip(log, newest, is_folded=manifest.is_folded, refuse_gone=gone, read_at=read_at)
+        tip = Tip(
+            log, newest, is_folded=manifest.is_folded, refuse_gone=lambda: refuse_gone(store, graph_id), read_at=read_at
+        )
         storage = TableStorage(store, branch.ulid, graph_id)
         return cls(
             store, graph_id, branch, accepted, log, manifest, tip, Lineage(log, manifest, tip.refresh),

@@ -16,6 +16,7 @@ from omniray.engine.line.commit_object import SEQ_MAX, Pin
 
 VERSIONS, HISTORY, STAGED, BRANCHES = "_versions", "_history", "_staged", "_branches"
 _SUFFIX = ".manifest"
+_NO_TRANSACTION = "-"  # of a version that a repair adopted: nothing is ever staged there
 
 
 def manifest_name(version: int) -> str:
@@ -40,7 +41,7 @@ def history_path(table_path: str, version: int) -> str:
 def own_folder(table_path: str, line: str, main_line: str, transaction: str) -> str:
     """The folder of one version alone, whose name follows from its transaction: no other attempt writes there."""
     home = STAGED if line == main_line else f"{BRANCHES}/{line}"
-    return f"{table_path}/{home}/{transaction}"
+    return f"{table_path}/{home}/{transaction or _NO_TRANSACTION}"
 
 
 def own_path(pin: Pin, main_line: str) -> str:

@@ -176,7 +176,7 @@ def test_status_without_a_coordinator_says_how_to_start_one(graph: str) -> None:
 
 def test_there_is_nothing_to_take_down_where_no_coordinator_is(graph: str) -> None:
     assert run("down", graph).out == "no coordinator serves this graph\n"
-    assert run("down", graph, "--json").document == {"uri": graph, "address": None}
+    assert run("down", graph, "--json").document == {"uri": graph, "address": None, "ended": 0}
 
 
 @pytest.mark.parametrize("verb", ["up", "status", "down"])

@@ -7,6 +7,7 @@ import random
 import omniray
 from omniray.engine.reading.change_feed import Changes
 from omniray.engine.store.open_store import open_store
+from tests.graphs import opened
 from tests.kit.s3server import running_server
 from tests.stores import Root
 from tests.unit.test_changes import *  # noqa: F403
@@ -25,7 +26,7 @@ def test_only_files_and_rows_that_changed_are_read() -> None:
             graph.load([{"name": "d7", "data": b"new"}], type="Doc", mode="merge")
             graph.flush()
             changed, untouched = (f.files[0] for f in before._open(graph.schema.type("Doc")).fragments())
-        changes = Changes.of(open_store(f"{root.uri}/docs", root.storage_options))
+        changes = Changes(opened(open_store(f"{root.uri}/docs", root.storage_options)))
         (step,) = changes.steps(changes.seq_of(before.commit_id), changes.newest_seq())
         server.reset()
         ((kind, rows),) = changes.read(step)

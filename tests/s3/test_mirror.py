@@ -264,7 +264,7 @@ def test_columns_that_were_added_later_keep_their_numbers(
     evolved.drop_columns([age.name])
     evolved.add_columns(age)
     assert evolved.schema == PERSON.arrow
-    staged = appended(storage, storage.open(PERSON, pin_of(evolved.version, "theirs", 0)), "ann")
+    staged = appended(storage, storage.open(PERSON, pin_of(evolved.version, "", 0)), "ann")
     assert staged.table.dataset.to_table()[age.name].to_pylist() == people("ann")[age.name].to_pylist()
 
 

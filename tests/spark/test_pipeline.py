@@ -408,7 +408,7 @@ def test_an_expression_that_fails_on_a_value_ends_the_run_with_one_line(
 
 
 def test_a_store_that_fails_in_a_task_is_a_failure_of_the_store(project: Project) -> None:
-    (Path(project.uri) / "nodes" / "Person" / "data").write_text("where data files would be")
+    (Path(project.uri) / "nodes" / "Person.lance" / "data").write_text("where data files would be")
     with pytest.raises(omniray.StorageError) as caught:
         project.run([person(f"p{n}") for n in range(3_000)])
     assert "\n" not in str(caught.value)

@@ -26,7 +26,7 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.base.process import this_process
-from omniray.engine.commit import attempt
+from omniray.engine.commit import attempt, phase_d
 from omniray.engine.commit.create_graph import UNCLEAR_TRIES_MAX, create_graph
 from omniray.engine.history.accepted_schema import accept, path_of
 from omniray.engine.line.commit_log import CommitLog
@@ -452,7 +452,8 @@ def test_a_handle_that_outlived_its_graph_commits_nothing(
         with pytest.raises(GraphGone, match="nothing was written: open it again"):
             insert(graph, "ghost")
     else:
-        monkeypatch.setattr(attempt, "refuse_gone", lambda store, graph_id: None)
+        for module in (attempt, phase_d):
+            monkeypatch.setattr(module, "refuse_gone", lambda store, graph_id: None)
         insert(graph, "ghost")
     graph.close()
     assert (objects_among(files_of(disk)) == before) is has_guard

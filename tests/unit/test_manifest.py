@@ -229,10 +229,10 @@ def test_a_commit_is_found_by_its_id_and_by_a_time(store: DirectoryStore) -> Non
 
 
 def test_ids_are_new_only_to_a_version_that_is_folded_far_enough(store: DirectoryStore) -> None:
-    assert not Manifest(store, "main").holds_none(["commit-000099"], 1)
+    assert not Manifest(store, BRANCH).holds_none(["commit-000099"], 1)
     manifest, objects = born(store), line(6)
     manifest.fold(objects[:4], named_through=0)
-    reader = Manifest(store, "main")
+    reader = Manifest(store, BRANCH)
     assert [reader.holds_none(["commit-000099"], seq) for seq in (1, 4, 5)] == [True, True, False]
     assert not reader.holds_none(["commit-000099", "commit-000002"], 4)
     manifest.fold(objects, named_through=0)
@@ -246,7 +246,7 @@ def test_how_far_a_later_version_is_folded_says_nothing_of_an_earlier_one(
     """Two threads share a manifest: one opened a version, the other looked at a later one meanwhile."""
     manifest, objects = born(store), line(6)
     manifest.fold(objects[:3], named_through=0)
-    reader = Manifest(store, "main")
+    reader = Manifest(store, BRANCH)
     earlier = reader._table.open_to_read()
     manifest.fold(objects, named_through=0)
     assert reader.holds_none(["commit-000099"], 6)
