@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class Storage:
     """How a Ray actor opens its branch: by name, after which the line's ULID must be the one given here."""
 
     uri: str
-    options: Mapping[str, str] | None
+    options: Mapping[str, str] | None = field(repr=False)  # keys and secrets
     graph_id: str
     line: str
     branch: str = MAIN

@@ -43,6 +43,7 @@ from omniray.coordinator.rounds.events import (
 from omniray.coordinator.rounds.fairness import Ticket
 from omniray.coordinator.rounds.machine import Limits, Rounds
 from omniray.engine.base.errors import (
+    GraphGone,
     Moved,
     OmnirayError,
     OutcomeUnknown,
@@ -222,7 +223,7 @@ class Publisher:
         def run() -> None:
             try:
                 event = step(round)
-            except OutcomeUnknown as error:
+            except (OutcomeUnknown, GraphGone) as error:  # a retry can't land either
                 event = Ended(error)
             except Cold:
                 event = Overtaken(round.number)

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from omniray.coordinator.actors.actor import create
@@ -87,9 +88,9 @@ class PublisherActor:
         taken = take_over(self._tip, self._owner)
         self._publisher = Publisher(
             branch, self._tip, self._queues, self._landed,
-            owner=self._owner, on_ended=self._ended, gauges=self._gauges,
+            owner=self._owner, on_ended=partial(self._ended, self._owner), gauges=self._gauges,
         )  # fmt: skip
-        self._has_ended = False
+        self._has_ended, self._gone = False, None
         self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the last incarnation left
 
     def _refuse_usurping(self, newest: CommitObject) -> None:
@@ -105,8 +106,13 @@ class PublisherActor:
                 f"a coordinator serves this graph from the cluster at {address}: connect to that one", address=address
             )
 
-    def _ended(self, error: OmnirayError) -> None:
-        """Begin a new incarnation, unless another owner has taken over or the graph is gone: then only report that."""
+    def _ended(self, owner: str, error: OmnirayError) -> None:
+        """Begin a new incarnation, unless another owner has taken over or the graph is gone: then only report that.
+
+        A late step of an earlier incarnation may end that one once more, which says nothing of this one.
+        """
+        if owner != self._owner:
+            return
         self._has_ended = True
         if isinstance(error, GraphGone):
             self._gone = error
@@ -130,7 +136,7 @@ class PublisherActor:
 
     def _open_if_ended(self) -> None:
         with self._life:
-            if self._has_ended:
+            if self._has_ended and not self._is_leaving:
                 self._open()
 
     # Writes

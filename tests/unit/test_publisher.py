@@ -790,6 +790,24 @@ def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_n
     assert newest.owner == EMBEDDED
 
 
+def test_a_late_end_of_an_earlier_incarnation_does_not_end_the_one_after_it(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = actor(store, monkeypatch)
+    first = begun._publisher
+    first.end(Fenced("another owner took the line over"))
+    assert asyncio.run(begun.begin("")) is None
+    second = begun._publisher
+    assert second is not first
+    first.end(Fenced("a step that was still under way has found the same"))
+    assert asyncio.run(begun.begin("")) is None
+    assert begun._publisher is second
+
+
+def test_the_secrets_of_a_storage_are_not_in_its_text() -> None:
+    assert "hush" not in repr(Storage("s3://bucket/graph", {"secret_access_key": "hush"}, "graph", "line"))
+
+
 @pytest.mark.parametrize("durability", ["process", "power"])
 def test_a_publisher_is_as_durable_as_it_was_told_to_be(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, durability: str
