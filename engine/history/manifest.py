@@ -187,8 +187,8 @@ class Manifest:
 
     def folded(self) -> Folded:
         """How far the line is folded; the next fold reuses what this read."""
-        self._warm = self._read_end()
-        return Folded(self._warm.folded_through, self._warm.named_through)
+        self._warm = end = self._read_end()  # another thread may set it meanwhile
+        return Folded(end.folded_through, end.named_through)
 
     def folded_through(self) -> int:
         """The number up to which the line is folded."""
@@ -315,8 +315,9 @@ class Manifest:
 
     def discard_old_versions(self) -> None:
         """Delete old versions of the manifest itself, now and then: it needs no time travel."""
-        if self._warm is not None and self._warm.dataset is not None:
-            self._table.discard_old_versions(self._warm.dataset.version)
+        warm = self._warm  # another thread may set it meanwhile
+        if warm is not None and warm.dataset is not None:
+            self._table.discard_old_versions(warm.dataset.version)
 
     def take_leftovers(self) -> list[str]:
         """Staging names that have become final and may be deleted, each of them once."""

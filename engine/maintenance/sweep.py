@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
@@ -142,6 +143,14 @@ class Listing:
             for table, files in self.candidates.items()
             if table not in spared and any(kind_of(table, file.path) is Kind.REFERABLE for file in files)
         ]
+
+    def is_any_unreferenced(self, table: str, references: Collection[str]) -> bool:
+        """Whether younger manifests alone would make a file an orphan.
+
+        Then the older ones are read, too: a file that was restored or copied is younger than the versions it is in.
+        """
+        names = (file.path for file in self.candidates[table] if kind_of(table, file.path) is Kind.REFERABLE)
+        return any(_referred_as(name[len(table) + 1 :]) not in references for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +340,10 @@ class Sweeper:
         with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="omniray-sweep") as pool:
             for table in listing.to_be_read(spared):
                 try:
-                    manifests = self._manifests(table, listing, barrier)
-                    read = pool.map(lambda path, table=table: versions.references(table, path), manifests)
-                    references[table] = set().union(*read)
+                    read = partial(versions.references, table)
+                    references[table] = set().union(*pool.map(read, self._manifests(table, listing, barrier)))
+                    if listing.is_any_unreferenced(table, references[table]):
+                        references[table].update(*pool.map(read, listing.older_manifests[table]))
                 except OmnirayError as error:
                     unread[table] = f"its versions can't be read: {error}"
         return references, unread

@@ -1,8 +1,9 @@
 """The time up to which each table has been swept, so that a sweep costs in proportion to new files only.
 
-A file that survived a sweep of its table was referred to, and still is: versions stay. And a version can only refer to
-files that are older than its manifest. So in a table that was swept up to a time, the next sweep examines only younger
-files and reads only younger manifests. The record is only an optimisation: without it, everything is examined.
+A file that survived a sweep of its table was referred to, and still is: versions stay. And a version refers to files
+that are older than its manifest, unless they were restored or copied since. So in a table that was swept up to a time,
+the next sweep examines only younger files, and reads older manifests only if the younger ones do not refer to all of
+those files. The record is only an optimisation: without it, everything is examined.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ Nothing pins a version before `commit` has returned, so the order in which its f
 
 from __future__ import annotations
 
+import os
 import shutil
 import weakref
 from collections.abc import Iterable
@@ -91,7 +92,12 @@ class _Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        weakref.finalize(self, _remove, path, os.getpid())
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child inherits this call
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,7 @@ class TableStorage:
             raise VersionTaken(table.type.table_key, expected, found)
         own = [manifest, *_own_files(table.path, made, change)]
         brought = [] if change.inline is not None else _data_files(table.path, made)
+        _refuse_missing(self._store, [*own, *brought])
         self._store.sync([*own, *brought])
         # It is not pinned yet; this much of its pin determines its own name.
         pin = Pin("", table.path, expected, transaction, change.rows_after, "", line=self._line)
@@ -345,6 +346,18 @@ def _data_files(table_path: str, made: lance.Transaction) -> list[str]:
     operation: Any = made.operation
     added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
     return [f"{table_path}/data/{file.path}" for fragment in added for file in fragment.files]
+
+
+def _refuse_missing(store: ObjectStore, files: Sequence[str]) -> None:
+    """On a disk, check that a version's files are in their places before anything pins it.
+
+    If somebody deletes a mirror's folder, Lance writes into a new one with its name, which has no links to the table.
+    """
+    if store.local_root is None:
+        return
+    for file in files:
+        if not (store.local_root / file).exists():
+            raise StorageError(f"{file} is not there; nothing was written: try again", path=file)
 
 
 def _placed(table: Table, change: StagedChange) -> pa.Table | None:

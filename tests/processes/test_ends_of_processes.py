@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import omniray
 from omniray.engine.line.sidecar import FOLDER as SIDECARS
 from omniray.engine.store.open_store import open_store
@@ -23,6 +25,8 @@ graph.load([{"name": "ann"}, {"name": "bob"}], type="Person")
 _CHILD = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
+import pytest
+
 import omniray
 from omniray.coordinator.client import client as client_module
 
@@ -68,6 +72,31 @@ def test_a_script_that_ends_without_closing_leaves_nothing_to_be_finished(disk: 
     assert files_below(Path(graph.uri) / SIDECARS) == []
     assert not [file for file in files_below(graph.uri) if "/_staged/" in file]
     assert plain_ids(open_store(graph.uri)) == ["ann", "bob"]
+
+
+_FORKS = """
+import os, pathlib, sys, tempfile, omniray
+graph = omniray.open(sys.argv[1])
+graph.load([{"name": "ann"}], type="Person")
+mirrors = lambda: sorted(pathlib.Path(tempfile.gettempdir()).glob("omniray-scratch-*/mirror-*"))
+before = mirrors()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+assert before and mirrors() == before, (before, mirrors())
+graph.close()
+"""
+
+
+def test_a_fork_that_ends_leaves_the_mirrors_of_its_parent_alone(
+    disk: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_graph(disk) as graph:
+        pass
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = run(_FORKS, graph.uri)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_test_of_scripts_can_fail(disk: Root) -> None:

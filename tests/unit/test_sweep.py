@@ -285,6 +285,16 @@ def test_a_dry_run_writes_nothing_and_says_what_would_go(swept: Swept) -> None:
     assert [one.orphans for one in tried.tables] == [one.orphans for one in done.tables]
 
 
+def test_files_that_were_restored_after_a_sweep_stay(on_disk: Swept) -> None:
+    """They are younger than the manifests of all versions that refer to them, which that sweep has read."""
+    on_disk.sweep()
+    files = {path for path in on_disk.paths() if path.startswith(f"{PEOPLE}/data/")}
+    on_disk.store.old -= files
+    report = on_disk.sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=0)
+    assert verdict(report, PEOPLE).found.files >= len(files) > 0
+    assert files <= on_disk.paths()
+
+
 def test_young_files_stay(on_disk: Swept) -> None:
     on_disk.store.old -= set(on_disk.left)
     on_disk.sweep()

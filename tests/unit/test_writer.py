@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.writer import COMMIT_TIMEOUT_S
+from tests.foreign import plain_ids
 from tests.graphs import CITY, PERSON, Adding, Parts, files_below, parts_of
 from tests.lines import answering, unreadable
 
@@ -340,6 +342,21 @@ def test_a_writer_that_meets_a_newer_format_stops(opened: Callable[[], Parts], s
 
 
 # Sidecars
+
+
+def test_a_writer_whose_mirrors_were_deleted_commits_nothing_that_is_not_in_the_table(
+    opened: Callable[[], Parts], store: ObjectStore
+) -> None:
+    """Lance makes a folder that is gone anew, without the links to the table: its files would end up there."""
+    parts = opened()
+    add(parts, "a")
+    mirror = parts.cache.open(PERSON, parts.newest().pins[PERSON]).mirror
+    shutil.rmtree(mirror.folder.path)
+    with pytest.raises(StorageError, match="is not there; nothing was written"):
+        add(parts, "b")
+    add(parts, "c")
+    parts.finaliser.flush()
+    assert plain_ids(store) == ["a", "c"]
 
 
 def test_a_write_whose_sidecar_can_t_be_put_aborts_and_leaves_nothing(
