@@ -34,7 +34,7 @@ TORTURE = "OMNIRAY_TORTURE" in os.environ
 EXAMPLES, STEPS = (400, 80) if TORTURE else (25, 60)
 # Whoever finds something by a long run may wait until it is made small.
 PHASES = tuple(Phase) if TORTURE else (Phase.explicit, Phase.reuse, Phase.generate)
-STEPS_MIN = 1_000  # of each half
+STEPS_MIN = 20 * EXAMPLES  # of each half; Hypothesis draws how many steps an example has, from 1 to STEPS
 RUNNERS_MAX = 3
 POOL = 4
 
