@@ -71,8 +71,8 @@ class Reconciler:
         self.trouble = ""  # the error that ended the last recovery, if any
         self._swept_at = time.monotonic()
         self._finaliser.notice(end.newest)
-        for operation_id in self._recoverer.landed(end.newest):  # an earlier reconciler was told of them
-            self._finaliser.notice(end.newest, operation_id)
+        for operation_id, seq in self._recoverer.landed(end.newest).items():  # an earlier reconciler was told of them
+            self._finaliser.delete_once_finished(operation_id, seq)
         self._thread = threading.Thread(target=self._work, name="omniray-reconcile", daemon=True)
         self._thread.start()
 

@@ -57,7 +57,6 @@ class Finaliser:
         self._has_begun = False
         self._named_through = 0
         self._folded_through = 0
-        self._finalised_through = 0
         self._pruned_at = 0  # `finalised_through` at the last pruning, or when this process began
         self._flushing = 0
         self._closing = False
@@ -72,7 +71,7 @@ class Finaliser:
     @property
     def finalised_through(self) -> int:
         """The number up to which this process has confirmed final names and fold."""
-        return self._finalised_through
+        return min([self._named_through, self._folded_through, *(seq - 1 for seq in self._held_up())])
 
     def refuse_drifted(self, table_keys: Iterable[str]) -> None:
         """Raise for a table whose final name a foreign writer has taken: nothing is written to it until its repair."""
@@ -82,7 +81,7 @@ class Finaliser:
 
     def drifted(self) -> dict[str, TableDrift]:
         """The tables whose final name a foreign writer has taken."""
-        return {table_key: drifted.error for table_key, drifted in list(self._drifted.items())}
+        return {table_key: drifted.error for table_key, drifted in tuple(self._drifted.items())}
 
     def notice(self, landed: CommitObject, operation_id: str | None = None) -> None:
         """An object is known to be in the line: finish it, and everything before it, in the background.
@@ -93,7 +92,7 @@ class Finaliser:
             if self._target is None or landed.seq >= self._target.seq:
                 self._target = landed
             if operation_id is not None:
-                self._operations.append((landed.seq, operation_id))
+                self.delete_once_finished(operation_id, landed.seq)
             self._error = None
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="omniray-phase-d", daemon=True)
@@ -101,10 +100,15 @@ class Finaliser:
                 _open_in_this_process.add(self)
             self._wake.notify_all()
 
+    def delete_once_finished(self, operation_id: str, seq: int) -> None:
+        """Delete the sidecar of an operation that landed as number `seq` once that object is finished."""
+        with self._wake:
+            self._operations.append((seq, operation_id))
+
     def flush(self) -> None:
         """Wait until all objects noticed so far have final names and are folded; raises the error that prevented it.
 
-        Drift of one table holds up the final names of that table's versions, and nothing else.
+        A table that has drifted holds up the final names of its own versions and nothing else; it is raised at the end.
         """
         with self._wake:
             if self._target is None:
@@ -114,15 +118,15 @@ class Finaliser:
             self._flushing += 1
             self._wake.notify_all()
             try:
-                self._wake.wait_for(
-                    lambda: self._error is not None or self._closing or self._finalised_through >= wanted
-                )
+                self._wake.wait_for(lambda: self._error is not None or self._closing or self._is_through(wanted))
             finally:
                 self._flushing -= 1
             if self._error is not None:
                 raise self._error
-            if self._finalised_through < wanted:
+            if not self._is_through(wanted):
                 raise StorageError("closed before Phase D was through: the next writer finishes it")
+        for drift in self._name_drifted():
+            raise drift
 
     def close(self) -> None:
         """Flush, tidy up and end the thread; it ends even if the flush fails."""
@@ -139,7 +143,11 @@ class Finaliser:
             self._pool.shutdown()
 
     def _is_done(self) -> bool:
-        return self._target is None or self._finalised_through >= self._target.seq
+        return self._target is None or self._is_through(self._target.seq)
+
+    def _is_through(self, seq: int) -> bool:
+        """Whether everything up to this number is folded, and has its final names but for drifted tables."""
+        return min(self._named_through, self._folded_through) >= seq
 
     # In the thread
 
@@ -198,7 +206,12 @@ class Finaliser:
         )
 
     def _has_leftovers(self) -> bool:
-        return bool(self._finished or self._operations)
+        return bool(self._finished or self._finished_operations())
+
+    def _finished_operations(self) -> list[str]:
+        """The operations that are through, while their sidecars are there."""
+        held_up = self._held_up()
+        return [op for seq, op in self._operations if self._is_through(seq) and seq not in held_up]
 
     def _finish(self, target: CommitObject, *, fold: bool) -> None:
         """Give final names up to `target`, in the order of the line; then, if asked, fold.
@@ -207,10 +220,10 @@ class Finaliser:
         """
         if not self._has_begun:
             folded = self._manifest.folded()
-            self._folded_through, self._finalised_through = folded.through, folded.named_through
+            self._folded_through = folded.through
             self._pruned_at = self._named_through = folded.named_through
             self._has_begun = True
-        done = max(target.finalised_through, self._finalised_through)
+        done = max(target.finalised_through, min(self._named_through, self._folded_through))
         pending = [obj for obj in reversed(self._log.down_to(target, done + 1)) if obj.seq > done]
         for obj in pending:
             if obj.seq > self._named_through:
@@ -222,18 +235,14 @@ class Finaliser:
             self.tidy()
 
     def _fold(self, target: CommitObject, pending: Sequence[CommitObject]) -> None:
-        """Fold the pending objects; a drifted table holds up only its own final names, and is raised at the end."""
-        drift = next((error for key in tuple(self._drifted) if (error := self._name_again(key)) is not None), None)
-        waiting = [pin.since for drifted in self._drifted.values() for pin in drifted.waiting]
-        named_through = min(waiting, default=target.seq + 1) - 1
+        """Fold the pending objects, and record up to which number every version has its final name."""
+        self._name_drifted()
+        named_through = min(self._held_up(), default=target.seq + 1) - 1
         reach(Point.D_BEFORE_FOLD)
         refuse_gone(self._store, self._branch.graph_id)  # or the manifest of another graph would end in this one's head
         self._manifest.fold(pending, named_through=named_through)
         reach(Point.D_AFTER_FOLD)
         self._folded_through = max(self._folded_through, target.seq)
-        self._finalised_through = max(self._finalised_through, named_through)
-        if drift is not None:
-            raise drift
 
     def _name(self, obj: CommitObject) -> None:
         """Give the versions that an object introduced their final names, tables in parallel.
@@ -252,6 +261,7 @@ class Finaliser:
                 try:
                     future.result()
                 except TableDrift as drift:
+                    log.warning("event=drifted seq=%d error=%s", obj.seq, drift)
                     self._drifted[key] = _Drifted(drift, [pins[key]])
 
     def _name_one(self, table_key: str, pin: Pin) -> None:
@@ -259,6 +269,16 @@ class Finaliser:
         give_final_name(self._store, self._branch.graph_id, table_key, pin)
         reach(Point.D_AFTER_NAME)
         self._finished.append(pin)
+
+    def _held_up(self) -> set[int]:
+        """The numbers of the objects that a drifted table keeps from being finished."""
+        drifted = tuple(self._drifted.values())  # other threads may name them meanwhile
+        return {pin.since for one in drifted for pin in tuple(one.waiting)}
+
+    def _name_drifted(self) -> list[TableDrift]:
+        """Try again to give the final names that had to wait; returns what still prevents it."""
+        again = [self._name_again(table_key) for table_key in self.drifted()]
+        return [drift for drift in again if drift is not None]
 
     def _name_again(self, table_key: str) -> TableDrift | None:
         """Give the final names that had to wait, if the table was repaired meanwhile; else return its drift."""
@@ -287,8 +307,8 @@ class Finaliser:
     def _tidy(self) -> None:
         finished = [self._finished.pop() for _ in range(len(self._finished))]  # other threads may add to it meanwhile
         with self._wake:
-            through = [op for seq, op in self._operations if seq <= self._finalised_through]
-            self._operations = [(seq, op) for seq, op in self._operations if seq > self._finalised_through]
+            through = self._finished_operations()
+            self._operations = [(seq, op) for seq, op in self._operations if op not in set(through)]
         reach(Point.D_BEFORE_TIDY)
         try:
             own = [own_path(pin, self._branch.graph_id) for pin in finished]
@@ -308,7 +328,7 @@ class Finaliser:
 
     def _prune(self) -> None:
         """Prune the line, now and then: of processes that write once and end, one in many does."""
-        before, self._pruned_at = self._pruned_at, self._finalised_through
+        before, self._pruned_at = self._pruned_at, self.finalised_through
         if self._target is not None and before // PRUNE_OBJECTS < self._pruned_at // PRUNE_OBJECTS:
             # A clock ahead of the one that dates the objects would make young ones look old, and a paused writer would
             # believe its put of their numbers.

@@ -124,12 +124,10 @@ class Recoverer:
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
-    def landed(self, newest: CommitObject) -> list[str]:
-        """The owner's own operations that are in the line: only their Phase D is left."""
+    def landed(self, newest: CommitObject) -> dict[str, int]:
+        """The owner's own operations that are in the line, with their numbers: only their Phase D is left."""
         found = self._own_sidecars(self._sidecars.listed())
-        own = [s for s in found if self._owns(s, newest)]
-        named = self._named(own, newest)
-        return [s.operation_id for s in own if s.operation_id in named]
+        return self._named([s for s in found if self._owns(s, newest)], newest)
 
     def _own_sidecars(self, operation_ids: Sequence[str]) -> list[Sidecar]:
         """The sidecars of this branch; main also takes unreadable ones, and those of graphs that were never created."""
@@ -193,14 +191,14 @@ class Recoverer:
         is_of_owner = (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
         return self._owner != EMBEDDED and is_of_owner and sidecar.kind != STAGING
 
-    def _named(self, sidecars: Sequence[Sidecar], newest: CommitObject) -> set[str]:
-        """Which of these operations are in the line or the lineage; another attempt of the same write does not count.
+    def _named(self, sidecars: Sequence[Sidecar], newest: CommitObject) -> dict[str, int]:
+        """The numbers of those operations that are in the line or the lineage, without other attempts of their writes.
 
         One look-up for all of them, since each look-up reads the manifest and all objects that are not folded.
         """
         commit_ids = {intent.commit_id for sidecar in sidecars for intent in sidecar.intents}
-        found = {entry.op_id for entry in self._lineage.find_all(commit_ids, newest).values()}
-        return found & {sidecar.operation_id for sidecar in sidecars}
+        found = {entry.op_id: entry.seq for entry in self._lineage.find_all(commit_ids, newest).values()}
+        return {s.operation_id: found[s.operation_id] for s in sidecars if s.operation_id in found}
 
     # Decide
 

@@ -528,6 +528,52 @@ def test_drift_of_one_table_holds_up_neither_the_final_names_nor_the_fold_of_the
         parts.close()
 
 
+def test_beside_a_drifted_table_each_write_walks_the_line_from_the_one_before(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not from the drift: that would cost more with each write, for as long as the table waits for its repair."""
+    drifted_person(store)
+    parts = parts_of(store)
+    walked: list[int] = []
+    down_to = CommitLog.down_to
+
+    def walk(log: CommitLog, newest: CommitObject, seq: int) -> tuple[CommitObject, ...]:
+        found = down_to(log, newest, seq)
+        walked.append(len(found))
+        return found
+
+    with pytest.raises(TableDrift):
+        write_and_flush(parts, "c0")
+    monkeypatch.setattr(CommitLog, "down_to", walk)
+    for n in range(1, 5):
+        with pytest.raises(TableDrift):
+            write_and_flush(parts, f"c{n}")
+    assert walked == [1] * len(walked)
+    assert len(walked) >= 4
+    with contextlib.suppress(TableDrift):
+        parts.close()
+
+
+def test_beside_a_drifted_table_only_its_own_operation_keeps_its_sidecar(store: ObjectStore) -> None:
+    """A sidecar that stays would be recovered after the grace period, although its process lives."""
+    drifted_person(store)
+    parts = parts_of(store)
+    held_up = parts.sidecars.listed()
+    for n in range(3):
+        with pytest.raises(TableDrift):
+            write_and_flush(parts, f"c{n}")
+    parts.finaliser.tidy()
+    assert len(held_up) == 1
+    assert parts.sidecars.listed() == held_up
+    with contextlib.suppress(TableDrift):
+        parts.close()
+
+
+def write_and_flush(parts: Parts, city: str) -> None:
+    parts.writer.commit(Adding(parts.schema, {CITY: [city]}))
+    parts.finaliser.flush()
+
+
 def test_what_waits_for_a_repair_gets_its_final_name_once_the_foreign_version_is_gone(store: ObjectStore) -> None:
     pin = drifted_person(store)
     parts = parts_of(store)
