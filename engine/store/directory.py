@@ -52,6 +52,10 @@ class DirectoryStore:
         except OSError as error:
             raise _disk_error(error, "read", self.root / path) from error
 
+    def size(self, path: str) -> int | None:
+        found = self._stat(path)
+        return None if found is None else found.st_size
+
     def put(self, path: str, data: bytes) -> None:
         target = self.root / path
         try:

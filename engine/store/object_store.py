@@ -68,6 +68,9 @@ class ObjectStore(Protocol):
 
     def get(self, path: str) -> bytes | None: ...
 
+    def size(self, path: str) -> int | None:
+        """The number of bytes of an object; None if it is not there."""
+
     def put(self, path: str, data: bytes) -> None:
         """Write an object whose content may be replaced."""
 

@@ -107,6 +107,14 @@ class S3Store:
                 return None
             raise self._failed(error, "read", path) from error
 
+    def size(self, path: str) -> int | None:
+        try:
+            return obstore.head(self._client, self._key(path))["size"]
+        except _FAILURES as error:
+            if _is_missing(error):
+                return None
+            raise self._failed(error, "look at", path) from error
+
     def put(self, path: str, data: bytes) -> None:
         try:
             obstore.put(self._client, self._key(path), data, use_multipart=False)

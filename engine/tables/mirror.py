@@ -34,6 +34,7 @@ from omniray.engine.tables.version_names import VERSIONS, final_versions, manife
 
 THREADS = 16
 PUT_TRIES_MAX = 4
+CACHE_BYTES = 1 << 20  # of Lance, which would keep every version that was ever made
 _SHARED = ("data", "_deletions", "_transactions", "_indices")
 _RESTORED = "_restored"
 
@@ -41,9 +42,10 @@ _RESTORED = "_restored"
 class Mirrors:
     """The mirrors of one process for one graph, and their uploads. Threads may share it."""
 
-    def __init__(self, store: ObjectStore, storage_version: str) -> None:
+    def __init__(self, store: ObjectStore, storage_version: str, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.store, self.storage_version = store, storage_version
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
+        self._session = lance.Session(index_cache_size_bytes=cache_bytes, metadata_cache_size_bytes=cache_bytes)
 
     def of(self, table_path: str, version: int, manifest: bytes) -> Mirror:
         """A mirror of a version of the table at a path."""
@@ -55,7 +57,8 @@ class Mirrors:
             for name in _SHARED:
                 (root / table_path / name).mkdir(exist_ok=True)
                 (folder / name).symlink_to(root / table_path / name, target_is_directory=True)
-        return Mirror(table_path, lance.dataset(str(folder), version=version), _Folder(folder), self)
+        dataset = lance.dataset(str(folder), version=version, session=self._session)
+        return Mirror(table_path, dataset, _Folder(folder), self)
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
         """Begin to upload a file; the local one is deleted afterwards, unless `keep`."""
@@ -65,12 +68,22 @@ class Mirrors:
         """Begin to put bytes under a unique name."""
         return self._pool.submit(self._put, path, data)
 
+    def expect(self, path: str, size: int | None) -> Future[None]:
+        """Begin to look whether a file that was written before is there, with its size if that is known."""
+        return self._pool.submit(self._expect, path, size)
+
     def look(self, table_path: str) -> Future[int]:
         """Begin to look for the newest version of a table that has a final name."""
         return self._pool.submit(self._newest, table_path)
 
     def _newest(self, table_path: str) -> int:
         return max(final_versions(self.store.names(f"{table_path}/{VERSIONS}")), default=0)
+
+    def _expect(self, path: str, size: int | None) -> None:
+        found = self.store.size(path)
+        if found is None or size not in (None, found):
+            what = "is not there" if found is None else f"has {found} bytes instead of {size}"
+            raise StorageError(f"{path} {what}; nothing was written: stage its rows again", path=path)
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
         try:

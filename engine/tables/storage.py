@@ -304,9 +304,11 @@ class TableStorage:
         folder = self.own_folder(table.path, transaction)
         manifest = f"{folder}/{manifest_name(expected)}"
         made = lance.Transaction(table.version, change.operation, transaction)
+        brought = {} if change.inline is not None else _added_files(table.path, made)
         try:
             with storage_errors(table.type):
-                mirrored = table.mirror.commit(made, manifest, change.arriving, restored=restored)
+                arriving = [*change.arriving, *(self._mirrors.expect(file, size) for file, size in brought.items())]
+                mirrored = table.mirror.commit(made, manifest, arriving, restored=restored)
         except CommitConflictError as error:
             raise VersionTaken(table.type.table_key, expected, None) from error
         # The number that a commit to the table itself would get. Other branches' versions have no final names.
@@ -317,8 +319,7 @@ class TableStorage:
             self._store.delete_empty_folders(folder)
             raise VersionTaken(table.type.table_key, expected, found)
         own = [manifest, *_own_files(table.path, made, change)]
-        brought = [] if change.inline is not None else _data_files(table.path, made)
-        _refuse_missing(self._store, [*own, *brought])
+        _refuse_missing(self._store, own)
         self._store.sync([*own, *brought])
         # It is not pinned yet; this much of its pin determines its own name.
         pin = Pin("", table.path, expected, transaction, change.rows_after, "", line=self._line)
@@ -341,11 +342,11 @@ def _own_files(table_path: str, made: lance.Transaction, change: StagedChange) -
         yield f"{table_path}/{fragment.deletion_file.path(fragment.id)}"
 
 
-def _data_files(table_path: str, made: lance.Transaction) -> list[str]:
-    """The data files that a version adds and that were staged before."""
+def _added_files(table_path: str, made: lance.Transaction) -> dict[str, int | None]:
+    """The data files that a version adds, with their sizes if those are known."""
     operation: Any = made.operation
     added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
-    return [f"{table_path}/data/{file.path}" for fragment in added for file in fragment.files]
+    return {f"{table_path}/data/{file.path}": file.file_size_bytes for fragment in added for file in fragment.files}
 
 
 def _refuse_missing(store: ObjectStore, files: Sequence[str]) -> None:

@@ -114,6 +114,9 @@ class FaultyStore:
     def get(self, path: str) -> bytes | None:
         return self._pass_on("get", path, lambda: self.inner.get(path))
 
+    def size(self, path: str) -> int | None:
+        return self._pass_on("size", path, lambda: self.inner.size(path))
+
     def put(self, path: str, data: bytes) -> None:
         self._pass_on("put", path, lambda: self.inner.put(path, data))
 

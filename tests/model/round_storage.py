@@ -141,6 +141,9 @@ class ProcessStore:
 
     # Nothing below is asked for by a publisher.
 
+    def size(self, path: str) -> int | None:
+        raise NotImplementedError
+
     def put(self, path: str, data: bytes) -> None:
         raise NotImplementedError
 

@@ -50,6 +50,13 @@ def test_an_object_is_read_back_and_a_missing_one_is_none(store: ObjectStore) ->
     assert store.get("nowhere/object") is None
 
 
+def test_the_size_of_an_object_is_known_and_of_a_missing_one_none(store: ObjectStore) -> None:
+    store.put("folder/object", b"one")
+    assert store.size("folder/object") == len(b"one")
+    assert store.size("folder/other") is None
+    assert store.size("nowhere/object") is None
+
+
 def test_a_put_replaces(store: ObjectStore) -> None:
     store.put("object", b"one")
     store.put("object", b"two")

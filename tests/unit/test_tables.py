@@ -24,7 +24,15 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import give_final_name
-from omniray.engine.tables.storage import EmptyVersion, StagedChange, StagedVersion, TableStorage, VersionTaken
+from omniray.engine.tables.mirror import Mirrors
+from omniray.engine.tables.storage import (
+    STORAGE_VERSION,
+    EmptyVersion,
+    StagedChange,
+    StagedVersion,
+    TableStorage,
+    VersionTaken,
+)
 from omniray.engine.tables.table import ROWADDR, TAIL_ROWS_MAX, Table
 from omniray.engine.tables.version_names import final_path, history_path, manifest_name, own_path, transaction_mark
 from tests.graphs import SCHEMA, files_below, rows_of
@@ -492,6 +500,22 @@ def test_addresses_name_the_fragment_and_the_row(storage: TableStorage, table: T
     assert [address & 0xFFFFFFFF for address in rows[ROWADDR].to_pylist()] == [0, 1, 2]
 
 
+def test_a_table_that_is_written_again_and_again_does_not_keep_what_it_was(store: ObjectStore) -> None:
+    """Lance's own cache would keep every version: a few kilobytes per write, for as long as the process lives."""
+    mirrors = Mirrors(store, STORAGE_VERSION, cache_bytes=20_000)
+    storage = main_storage(store)
+    first = created(storage, store)
+    manifest = store.get(own_path(pin_of(1, first.transaction, 0), MAIN_LINE)) or store.get(final_path(PATH, 1))
+    assert manifest is not None
+    mirror = mirrors.of(PATH, 1, manifest)
+    for version in range(1, 41):
+        append = lance.LanceOperation.Append(list(mirror.encode(people(f"p{version}")).fragments))
+        made = lance.Transaction(version, append, f"transaction-{version}")
+        mirror = mirror.commit(made, f"{PATH}/_staged/{version}", ()).mirror
+    assert mirror.dataset.version == 41
+    assert mirror.dataset.session().size_bytes() < 60_000
+
+
 # Errors
 
 
@@ -523,6 +547,24 @@ def test_a_manifest_that_is_none_is_named(storage: TableStorage, store: ObjectSt
     store.put(staged.manifest, b"junk" + transaction_mark(pinned(staged)))
     with pytest.raises(InvariantViolation, match=f"{staged.manifest} is no Lance manifest"):
         main_storage(store).open(PERSON, pinned(staged))
+
+
+@pytest.mark.parametrize(("left", "what"), [(None, "is not there"), (b"L", "has 1 bytes instead of")])
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_rows_that_were_staged_and_are_gone_or_cut_short_are_not_committed(
+    any_root: Root, left: bytes | None, what: str, overwrites: bool
+) -> None:
+    """A sweep or a foreign hand deleted them; the version would be pinned, and its readers would fail for ever."""
+    store = new_store(any_root)
+    storage = main_storage(store)
+    table = created(storage, store)
+    staged = storage.stage_rows(table, people("ann"))
+    storage.forget_rows(PATH, staged)
+    if left is not None:
+        store.put(f"{PATH}/data/{staged.files[0]}", left)
+    change = (storage.stage_overwrite if overwrites else storage.stage_append)(table, staged)
+    with pytest.raises(StorageError, match=f"{staged.files[0]} {what}.*; nothing was written: stage its rows again"):
+        commit(storage, table, change)
 
 
 def test_data_that_is_gone_is_an_error_of_the_store(storage: TableStorage, table: Table) -> None:
