@@ -174,11 +174,10 @@ class DirectoryStore:
 
         Another process may delete the empty folder between the two: a creator of a graph that lost the race does.
         """
-        for _ in range(FOLDER_TRIES_MAX - 1):
+        for _ in range(FOLDER_TRIES_MAX):
             with contextlib.suppress(FileNotFoundError):
-                self._make_folder(folder)
                 return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
-        self._make_folder(folder)
+            self._make_folder(folder)
         return tempfile.mkstemp(prefix=TEMPORARY, dir=folder)
 
     def _make_folder(self, folder: Path) -> None:

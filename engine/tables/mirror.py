@@ -61,12 +61,8 @@ class Mirrors:
         return Mirror(table_path, dataset, _Folder(folder), self)
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
-        """Begin to upload a file; the local one is deleted afterwards, unless `keep`."""
+        """Begin to put a file under a unique name; the local one is deleted afterwards, unless `keep`."""
         return self._pool.submit(self._send, source, target, keep)
-
-    def put(self, path: str, data: bytes) -> Future[None]:
-        """Begin to put bytes under a unique name."""
-        return self._pool.submit(self._put, path, data)
 
     def expect(self, path: str, size: int | None) -> Future[None]:
         """Begin to look whether a file that was written before is there, with its size if that is known."""
@@ -86,11 +82,25 @@ class Mirrors:
             raise StorageError(f"{path} {what}; nothing was written: stage its rows again", path=path)
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
+        if not keep and self._is_renamed(source, target):
+            return
         try:
             self._put(target, source.read_bytes())
         finally:
             if not keep:
                 source.unlink()
+
+    def _is_renamed(self, source: Path, target: str) -> bool:
+        """Rename the file, if the graph is on the same disk and only the target's own folder is missing."""
+        if (root := self.store.local_root) is None:
+            return False
+        path = f"{root}/{target}"
+        try:
+            os.mkdir(os.path.dirname(path))
+            os.rename(source, path)
+        except OSError:
+            return False
+        return True
 
     def _put(self, path: str, data: bytes) -> None:
         for _ in range(PUT_TRIES_MAX):
@@ -189,9 +199,7 @@ class Mirror:
                 table_id=[self.table_path],
                 namespace_client_managed_versioning=True,
             )
-            manifest = self.folder.path / VERSIONS / attempt.staged_name
-            sent.append(self.mirrors.put(target, manifest.read_bytes()))
-            manifest.unlink()
+            sent.append(self.mirrors.send(self.folder.path / VERSIONS / attempt.staged_name, target, keep=False))
             updated = getattr(transaction.operation, "updated_fragments", [])
             sent += self._sent((fragment.deletion_file.path(fragment.id) for fragment in updated), keep=True)
             sent += self._sent((f"_transactions/{transaction.read_version}-{transaction.uuid}.txn",))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -357,7 +358,7 @@ def _refuse_missing(store: ObjectStore, files: Sequence[str]) -> None:
     if store.local_root is None:
         return
     for file in files:
-        if not (store.local_root / file).exists():
+        if not os.path.exists(f"{store.local_root}/{file}"):
             raise StorageError(f"{file} is not there; nothing was written: try again", path=file)
 
 

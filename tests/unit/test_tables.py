@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import random
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from omniray.engine.schema.parser import parse_schema
 from omniray.engine.schema.types import ID, ElementType
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
-from omniray.engine.tables import old_versions
+from omniray.engine.tables import mirror, old_versions
 from omniray.engine.tables.final_names import give_final_name
 from omniray.engine.tables.mirror import Mirrors
 from omniray.engine.tables.storage import (
@@ -185,6 +186,22 @@ def test_a_staged_version_is_invisible_until_it_has_its_final_name(any_root: Roo
     assert ids(main_storage(store).open(PERSON, pinned(staged))) == ["ann"], "readers wait for nobody"
     finalise(store, staged)
     assert ids(lance.dataset(storage.uri(PATH), storage_options=any_root.storage_options)) == ["ann"]
+    assert ids(main_storage(store).open(PERSON, pinned(staged))) == ["ann"]
+
+
+def test_a_graph_on_another_disk_than_the_scratch_folders_gets_its_manifests_as_bytes(
+    storage: TableStorage, store: ObjectStore, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def to_another_disk(source: object, target: str) -> None:
+        refused.append(target)
+        raise OSError(errno.EXDEV, "invalid cross-device link")
+
+    change = storage.stage_append(table, people("ann"))
+    monkeypatch.setattr(mirror.os, "rename", to_another_disk)
+    staged = commit(storage, table, change)
+    assert refused == [f"{store.uri}/{staged.manifest}"]
     assert ids(main_storage(store).open(PERSON, pinned(staged))) == ["ann"]
 
 
@@ -507,13 +524,13 @@ def test_a_table_that_is_written_again_and_again_does_not_keep_what_it_was(store
     first = created(storage, store)
     manifest = store.get(own_path(pin_of(1, first.transaction, 0), MAIN_LINE)) or store.get(final_path(PATH, 1))
     assert manifest is not None
-    mirror = mirrors.of(PATH, 1, manifest)
+    made_on = mirrors.of(PATH, 1, manifest)
     for version in range(1, 41):
-        append = lance.LanceOperation.Append(list(mirror.encode(people(f"p{version}")).fragments))
+        append = lance.LanceOperation.Append(list(made_on.encode(people(f"p{version}")).fragments))
         made = lance.Transaction(version, append, f"transaction-{version}")
-        mirror = mirror.commit(made, f"{PATH}/_staged/{version}", ()).mirror
-    assert mirror.dataset.version == 41
-    assert mirror.dataset.session().size_bytes() < 60_000
+        made_on = made_on.commit(made, f"{PATH}/_staged/{version}", ()).mirror
+    assert made_on.dataset.version == 41
+    assert made_on.dataset.session().size_bytes() < 60_000
 
 
 # Errors
