@@ -18,7 +18,8 @@ from bench.measure import Figure, Section, Target, compared, in_fresh_process, i
 from bench.synthetic_line import BRANCH, Grown, at_us, commit_id
 from bench.traffic import Traffic, observe_all
 from omniray.engine.history.lineage import Lineage
-from omniray.engine.history.manifest import MAIN_PATH, Manifest
+from omniray.engine.history.manifest import Manifest
+from omniray.engine.history.manifest_reader import MAIN_PATH
 from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.store.directory import DirectoryStore

@@ -8,7 +8,7 @@ from datetime import date
 
 from omniray.engine.base.errors import InputError, NotFound, OutcomeUnknown
 from omniray.engine.base.ulids import checked_txn_id
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.branch_id import MAIN

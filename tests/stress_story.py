@@ -29,7 +29,7 @@ from omniray.coordinator.stress.operation import (
     Write,
 )
 from omniray.coordinator.stress.violation import Rule
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.line.commit_object import Recovery
 
 BIRTH = "BIRTH"

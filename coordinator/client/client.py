@@ -39,7 +39,7 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.resolution import Affected, Outcome, Resolution, WriteResult

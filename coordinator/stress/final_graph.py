@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omniray.coordinator.stress.operation import ROW_TYPES, StressedGraph, TypeName
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.line.commit_object import Recovery
 
 

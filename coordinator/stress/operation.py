@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.judge.resolution import WriteResult
 from omniray.engine.line.commit_object import Recovery
 from omniray.engine.reading.snapshot import Snapshot

@@ -13,7 +13,7 @@ from omniray.coordinator.stress.model import Affected, Model, digest_of
 from omniray.coordinator.stress.operation import ENDS, ROW_TYPES, Row, TypeName, row_of
 from omniray.coordinator.stress.violation import Rule, Violation
 from omniray.engine.base.errors import ConstraintViolation, KeyConflict
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 
 MODELLED_KINDS = (KeyConflict.kind, ConstraintViolation.kind)
 """The kinds of refusal that the model can check."""

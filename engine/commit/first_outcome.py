@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from omniray.engine.base.errors import PayloadMismatch
-from omniray.engine.history.manifest import LineageEntry
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.judge.resolution import WriteResult
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from omniray.engine.base.errors import InputError, InvariantViolation, NotFound
 from omniray.engine.base.ulids import is_ulid
-from omniray.engine.history.manifest import CommitId, LineageEntry, Manifest, Step, entries_of
+from omniray.engine.history.lineage_entry import CommitId, LineageEntry, Step, entries_of
+from omniray.engine.history.manifest import Manifest
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject, Pin, Recovery, reaches
 

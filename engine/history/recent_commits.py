@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from omniray.engine.base.errors import StorageError
 from omniray.engine.base.ulids import time_us_of
 from omniray.engine.history.lineage import LandedCommit, Lineage
-from omniray.engine.history.manifest import CommitId
+from omniray.engine.history.lineage_entry import CommitId
 from omniray.engine.line.commit_object import CommitObject
 
 WINDOW_COMMITS = 8192

@@ -29,7 +29,7 @@ from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history import audit, manifest
+from omniray.engine.history import audit, manifest_reader
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import FOLDER as COMMITS
@@ -386,5 +386,5 @@ def _named_by(sidecars: Sidecars) -> dict[str, str]:
 
 def _system_tables(lines: Iterable[CommitObject], branch: OpenBranch) -> set[str]:
     """The folded lines and the audit: Lance tables that no object pins."""
-    folded = {manifest.path_of(BranchId(line.line, line.line)) for line in lines if line.line != branch.graph_id}
-    return {manifest.MAIN_PATH, audit.PATH, *folded}
+    folded = {manifest_reader.path_of(BranchId(line.line, line.line)) for line in lines if line.line != branch.graph_id}
+    return {manifest_reader.MAIN_PATH, audit.PATH, *folded}

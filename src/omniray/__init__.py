@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         StorageError,
     )
     from omniray.engine.graph import Graph, init, open
-    from omniray.engine.history.manifest import LineageEntry
+    from omniray.engine.history.lineage_entry import LineageEntry
     from omniray.engine.judge.resolution import Outcome, WriteResult
     from omniray.engine.line.commit_object import Recovery
     from omniray.engine.reading.snapshot import Snapshot
@@ -67,7 +67,7 @@ __all__ = [
 _HOMES = {
     "Client": "coordinator.client.client",
     "Graph": "engine.graph",
-    "LineageEntry": "engine.history.manifest",
+    "LineageEntry": "engine.history.lineage_entry",
     "Outcome": "engine.judge.resolution",
     "Recovery": "engine.line.commit_object",
     "Snapshot": "engine.reading.snapshot",

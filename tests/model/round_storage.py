@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from omniray.engine.base.errors import StorageError
-from omniray.engine.history.manifest import CommitId, LineageEntry, entries_of
+from omniray.engine.history.lineage_entry import CommitId, LineageEntry, entries_of
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, StoredFile
 from tests.model.round_tasks import Tasks

@@ -21,9 +21,17 @@ import pytest
 
 from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
-from omniray.engine.history import cas_table, lineage_levels, lineage_upkeep, manifest
+from omniray.engine.history import (
+    cas_table,
+    lineage_levels,
+    lineage_upkeep,
+    manifest,
+    manifest_reader,
+    written_pins,
+)
 from omniray.engine.history.lineage_levels import Fragment, to_index, to_merge
 from omniray.engine.history.manifest import Manifest
+from omniray.engine.history.manifest_rows import SCHEMA
 from omniray.engine.line import graph_identity
 from omniray.engine.line.commit_object import CommitObject, follow
 from omniray.engine.store.directory import DirectoryStore
@@ -50,9 +58,9 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage_levels, "SEALED_ROWS", 8)
     monkeypatch.setattr(lineage_levels, "FAN_IN", 2)
     monkeypatch.setattr(manifest, "TAIL_ROWS_MAX", 8)
-    monkeypatch.setattr(manifest, "PINS_EVERY", 4)
-    monkeypatch.setattr(manifest, "TIME_PROBES", 3)
-    monkeypatch.setattr(manifest, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(written_pins, "PINS_EVERY", 4)
+    monkeypatch.setattr(written_pins, "TIME_PROBES", 3)
+    monkeypatch.setattr(manifest_reader, "CHUNK_ROWS", 5)
 
 
 def plain(store: ObjectStore) -> lance.LanceDataset:
@@ -338,7 +346,7 @@ def test_twin_a_step_put_over_the_fold_that_overtook_it_loses_what_was_folded(
 
     objects = random_line(random.Random(9), 40)
     keep_up = lineage_upkeep.keep_up
-    monkeypatch.setattr(manifest, "keep_up", lambda table: keep_up(PutsOver(store, "__manifest", manifest.SCHEMA)))
+    monkeypatch.setattr(manifest, "keep_up", lambda table: keep_up(PutsOver(store, "__manifest", SCHEMA)))
     overtaken(store, objects, Point.D_UPKEEP_STAGED)
     assert Manifest(store, BRANCH).folded_through() < objects[-1].seq
 
@@ -385,9 +393,9 @@ def test_a_fold_builds_on_its_own_last_one_although_there_are_indexes_and_its_st
 def test_pins_that_should_be_written_out_and_are_not_are_noticed(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "PINS_EVERY", 1000)
+    monkeypatch.setattr(written_pins, "PINS_EVERY", 1000)
     fold_all(store, line(20))
-    monkeypatch.setattr(manifest, "PINS_EVERY", 4)
+    monkeypatch.setattr(written_pins, "PINS_EVERY", 4)
     found = Manifest(store, BRANCH)
     for ask in (lambda: found.pins_at(9), lambda: found.newest_commit_until(BEGIN)):
         with pytest.raises(InvariantViolation, match="written by something else"):

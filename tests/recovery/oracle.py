@@ -17,7 +17,8 @@ import lance
 from omniray.engine.base.errors import NotFound
 from omniray.engine.graph import Graph
 from omniray.engine.history import audit
-from omniray.engine.history.manifest import LineageEntry, Manifest
+from omniray.engine.history.lineage_entry import LineageEntry
+from omniray.engine.history.manifest import Manifest
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject, unlawful

@@ -21,7 +21,7 @@ from omniray.engine.base.errors import GraphGone, InvariantViolation, OmnirayErr
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import attempt, phase_d
-from omniray.engine.history import manifest, open_branch
+from omniray.engine.history import manifest_reader, open_branch
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import storage
@@ -52,7 +52,7 @@ def replaced(uri: str) -> Contents:
 
 def look_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the look at who the graph is."""
-    for module in (attempt, load_stager, phase_d, storage, manifest, open_branch):
+    for module in (attempt, load_stager, phase_d, storage, manifest_reader, open_branch):
         monkeypatch.setattr(module, "refuse_gone", lambda store, graph_id: None)
 
 

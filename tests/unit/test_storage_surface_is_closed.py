@@ -20,6 +20,7 @@ STORAGE_MODULES = frozenset(
         "engine/history/cas_table.py",
         "engine/history/lineage_upkeep.py",
         "engine/history/manifest.py",
+        "engine/history/manifest_reader.py",
         "engine/tables/empty_table.py",
         "engine/tables/mirror.py",
         "engine/tables/storage.py",
