@@ -18,9 +18,8 @@ from omniray.engine.rows.sources import open_source
 from omniray.engine.writes.lease import Lease
 from omniray.engine.writes.load import LoadIntent, Progress, prepare_load
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.part import StagedPart, stage_part
+from omniray.engine.writes.part import Part, read_part, stage_part
 from omniray.engine.writes.staging_tables import StagingTables
-from omniray.engine.writes.table_part import TablePart, read_part
 
 
 class LoadStager:
@@ -76,16 +75,14 @@ class LoadStager:
             txn_id=txn_id, announced=announced, in_parts=True, memory=memory,
         )  # fmt: skip
 
-    def read_part(
-        self, batches: Iterable[pa.RecordBatch], type: str, source: str, announced: SidecarIntent
-    ) -> TablePart:
+    def read_part(self, batches: Iterable[pa.RecordBatch], type: str, source: str, announced: SidecarIntent) -> Part:
         """Check rows of a part of a load and stage them if they are many; `announced` is the write they belong to."""
         refuse_gone(self._branch.store, self.graph_id)
         return read_part(batches, self._branch.schema.type(type), source, self._tables, announced)
 
     def stage_part(
         self, source: Any, options: LoadOptions, since_us: int, *, type: str | None = None, format: str | None = None
-    ) -> StagedPart:
+    ) -> Part:
         """Read, check and stage one part of a load that another process began."""
         refuse_gone(self._branch.store, self.graph_id)
         opened = open_source(source, self._branch.schema, type_name=type, format=format)

@@ -26,7 +26,7 @@ from omniray.engine.judge.verdict import TableVerdict, Violation
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.payload import LoadPayload
-from omniray.engine.rows.records import ConformedBatch, Rejection, as_error, numbered
+from omniray.engine.rows.records import ConformedBatch, Rejection, as_error
 from omniray.engine.rows.rejects import RejectFile
 from omniray.engine.rows.row_ids import fill_ids
 from omniray.engine.rows.row_validation import conform_block
@@ -35,10 +35,9 @@ from omniray.engine.schema.types import ElementType
 from omniray.engine.tables.storage import StagedRows
 from omniray.engine.tables.table import Table
 from omniray.engine.writes.options import LoadOptions, OnError
-from omniray.engine.writes.part import StagedPart
+from omniray.engine.writes.part import Part
 from omniray.engine.writes.row_sink import RowSink
 from omniray.engine.writes.staging_tables import StagingTables
-from omniray.engine.writes.table_part import TablePart
 from omniray.engine.writes.write_requests import Header, LoadRequest, resolve_load
 
 Progress = Callable[[Source, int], None]
@@ -130,30 +129,24 @@ class LoadIntent:
         """Announce that workers will stage files of these tables; returns the time, by the store's clock."""
         return min(self._announce(self._tables.open(key)) for key in table_keys)
 
-    def take_part(self, part: StagedPart) -> None:
-        """Add a part that a worker staged; its rows come after all rows that were added before."""
+    def take_part(self, part: Part) -> None:
+        """Add a part; its staged rows come after all that were added before, and before all rows in memory."""
         self._refuse(list(part.rejections))
-        for key, staged in part.tables.items():
-            self._begin(self._schema.by_table_key[key]).take(staged)
-        self._log.extend(part.keys)
+        for key, rows in part.tables.items():
+            sink = self._begin(self._schema.by_table_key[key])
+            if isinstance(rows, StagedRows):
+                sink.take(rows)
+            else:
+                for batch in rows.to_batches():
+                    sink.write(batch)
+        part.add_keys(self._log, self._tables)
 
-    def take_parts(self, types: Iterable[str], parts: Iterable[TablePart]) -> None:
-        """Add all rows of these types that workers have read; the load is then complete."""
+    def take_parts(self, types: Iterable[str], parts: Iterable[Part]) -> None:
+        """Add all parts with rows of these types; the load is then complete."""
         for name in types:
             self._begin(self._schema.type(name))
-        ordered = sorted(parts, key=lambda part: not isinstance(part.rows, StagedRows))
-        for part in ordered:
-            type = self._schema.by_table_key[part.table_key]
-            sink = self._begin(type)
-            first = 1
-            for keys in part.keys(type, self._tables):
-                self._log.add(type, keys, numbered(first, len(keys)), part.source)
-                first += len(keys)
-            if isinstance(part.rows, StagedRows):
-                sink.take(part.rows)
-            else:
-                for batch in part.rows.to_batches():
-                    sink.write(batch)
+        for part in sorted(parts, key=lambda part: not part.is_staged):
+            self.take_part(part)
         for sink in self._sinks.values():
             sink.finish()
 

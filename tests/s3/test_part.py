@@ -1,3 +1,3 @@
-"""What tests/unit/test_table_part.py shows on a disk, on S3."""
+"""What tests/unit/test_part.py shows on a disk, on S3."""
 
-from tests.unit.test_table_part import *  # noqa: F403
+from tests.unit.test_part import *  # noqa: F403

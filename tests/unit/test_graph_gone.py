@@ -25,7 +25,7 @@ from omniray.engine.history import manifest_reader, open_branch
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import storage
-from omniray.engine.writes import table_part
+from omniray.engine.writes import part
 from omniray.engine.writes.options import LoadOptions
 from omniray.workers.kept_graphs import kept_open
 from tests.coordination import Gate, serving
@@ -213,7 +213,7 @@ def test_a_worker_stages_nothing_for_a_graph_that_was_created_anew(
 
 def test_the_test_of_workers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: without the look files and leases of the first graph come into the other one."""
-    monkeypatch.setattr(table_part, "INLINE_ROWS_MAX", 10)
+    monkeypatch.setattr(part, "INLINE_ROWS_MAX", 10)
     with new_graph(disk) as graph:
         stager = kept_open(graph.uri, None, graph.graph_id)
         assert stager._branch.open_newest("node:Person").dataset.version == 1

@@ -17,9 +17,8 @@ from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.storage import StagedRows
-from omniray.engine.writes import table_part
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.table_part import Minted, TablePart
+from omniray.engine.writes.part import Minted, Part
 from tests.graphs import new_graph, opened, people
 from tests.stores import Root
 
@@ -28,7 +27,7 @@ SOME, MANY = 3, 40
 
 @pytest.fixture(autouse=True)
 def few_rows_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_part, "INLINE_ROWS_MAX", 10)
+    monkeypatch.setattr("omniray.engine.writes.part.INLINE_ROWS_MAX", 10)
 
 
 @pytest.fixture
@@ -41,16 +40,16 @@ def persons(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"name": [f"p{n}" for n in numbers], "age": [n % 100 for n in numbers]})
 
 
-def part_of(graph: omniray.Graph, *batches: pa.RecordBatch, type: str = "Person", source: str = "part") -> TablePart:
+def part_of(graph: omniray.Graph, *batches: pa.RecordBatch, type: str = "Person", source: str = "part") -> Part:
     stager = LoadStager(opened(open_store(graph.uri, graph.storage_options)))
     made = stager.read_part(iter(batches), type, source, SidecarIntent(new_ulid(), "test"))
-    travelled: TablePart = pickle.loads(pickle.dumps(made))
+    travelled: Part = pickle.loads(pickle.dumps(made))
     return travelled
 
 
 def committed(
     graph: omniray.Graph,
-    *parts: TablePart,
+    *parts: Part,
     types: tuple[str, ...] = (),
     mode: str = "append",
     txn_id: str | None = None,
@@ -72,8 +71,8 @@ def leftovers(graph: omniray.Graph) -> int:
 
 
 def test_few_rows_travel_and_many_are_staged(graph: omniray.Graph) -> None:
-    assert isinstance(part_of(graph, persons(*range(SOME))).rows, pa.Table)
-    assert isinstance(part_of(graph, persons(*range(MANY))).rows, StagedRows)
+    assert isinstance(part_of(graph, persons(*range(SOME))).tables["node:Person"], pa.Table)
+    assert isinstance(part_of(graph, persons(*range(MANY))).tables["node:Person"], StagedRows)
 
 
 @pytest.mark.parametrize("sizes", [(SOME, SOME), (MANY, MANY), (SOME, MANY, SOME), (0, SOME)])

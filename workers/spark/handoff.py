@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omniray.engine.base.errors import InputError, OmnirayError, OutcomeUnknown, StorageError, Unreachable
+from omniray.engine.base.errors import InputError, OutcomeUnknown, StorageError, Unreachable
 from omniray.engine.writes.options import LoadOptions
 from omniray.workers.flight_client import Route, first_line
 from omniray.workers.graphs import ServedGraph
@@ -28,6 +28,7 @@ from omniray.workers.spark.handoff_workers import Seal, stage_file
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
 from omniray.workers.spark.stage import Ticket, begin
+from omniray.workers.staging import staged_by_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +45,6 @@ SERVERS_PER_NODE = 2
 CORES_PER_SERVER = 2
 SERVERS_MAX = 16
 STREAM_TIMEOUT_S = 3600.0
-FILE_TRIES_MAX = 4
 
 
 def to_ray(
@@ -173,20 +173,9 @@ def _by_files(df: DataFrame, ticket: Ticket, type: str, shared_path: str, commit
 
 
 def _staged_files(ticket: Ticket, type: str, folder: str) -> list[bytes]:
-    import ray
-
+    each = [(ticket, type, path) for path in _written(folder)]
     # The store may fail for a while, and a file can be read any number of times.
-    task = ray.remote(num_cpus=1, max_retries=FILE_TRIES_MAX - 1, retry_exceptions=True)(stage_file)
-    try:
-        parts: list[bytes] = ray.get([task.remote(ticket, type, path) for path in _written(folder)])
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", error)
-        if isinstance(cause, OmnirayError):
-            raise cause from error
-        raise StorageError(
-            f"a staging worker failed {FILE_TRIES_MAX} times; nothing was written: {first_line(cause)}"
-        ) from error
-    return parts
+    return list(staged_by_tasks(stage_file, each, at_once=len(each), retry_errors=True))
 
 
 def _written(folder: str) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from omniray.engine.load_stager import LoadStager
-    from omniray.engine.writes.table_part import TablePart
+    from omniray.engine.writes.part import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBat
     return pickle.dumps(part)
 
 
-def unpacked(part: bytes) -> TablePart | OmnirayError:
+def unpacked(part: bytes) -> Part | OmnirayError:
     """The part that a worker staged, or the error of a row."""
-    made: TablePart | OmnirayError = pickle.loads(part)
+    made: Part | OmnirayError = pickle.loads(part)
     return made
 
 
