@@ -33,6 +33,7 @@ from omniray.engine.writer import Writer
 from omniray.engine.writes.load import LoadIntent, Progress
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.terms import WriteTerms
 
 
 def init(
@@ -156,28 +157,22 @@ class Graph(GraphReader):
         self._refuse_unwritable()
         options = LoadOptions.checked(mode, on_error, rejects)
         submitted_at = None if txn_id is None else self._branch.tip.refresh()
-        intent = self._stager.prepare_load(
-            source, options, Author(actor, tenant), expected_versions or {},
-            type=type, format=format, progress=progress, txn_id=txn_id,
-        )  # fmt: skip
+        terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id)
+        intent = self._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
         with intent:
             return intent.finished(self._writer.commit(intent, submitted_at))
 
     def begin_load(
         self,
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
-        txn_id: str | None = None,
         announced: Iterable[str] = (),
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
         """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()
-        return self._stager.begin_load(
-            options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
-        )
+        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
 
     def commit_load(self, intent: LoadIntent) -> WriteResult:
         """Judge and commit a load that has all its parts."""
@@ -205,16 +200,8 @@ class Graph(GraphReader):
         self._on_branch(branch)
         self._refuse_unwritable()
         submitted_at = None if txn_id is None else self._branch.tip.refresh()
-        intent = MutationIntent.of(
-            text,
-            params or {},
-            self.schema,
-            Author(actor, tenant),
-            expected_versions or {},
-            name=name,
-            now=datetime.now(UTC),
-            txn_id=txn_id,
-        )
+        terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id)
+        intent = MutationIntent.of(text, params or {}, self.schema, terms, name=name, now=datetime.now(UTC))
         return self._writer.commit(intent, submitted_at)
 
     def flush(self) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from omniray.engine.base.principal import Author
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.pinned_state import PinnedState
@@ -20,6 +19,7 @@ from omniray.engine.writes.load import LoadIntent, Progress, prepare_load
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part import Part, read_part, stage_part
 from omniray.engine.writes.staging_tables import StagingTables
+from omniray.engine.writes.terms import WriteTerms
 
 
 class LoadStager:
@@ -41,27 +41,20 @@ class LoadStager:
         self,
         source: Any,
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
         type: str | None = None,
         format: str | None = None,
         progress: Progress | None = None,
-        txn_id: str | None = None,
     ) -> LoadIntent:
         """Read, check and stage a load: it remains to judge and commit it, here or by a coordinator."""
-        return prepare_load(
-            source, self._tables, options, author, expected_versions,
-            type_name=type, format=format, progress=progress, txn_id=txn_id,
-        )  # fmt: skip
+        return prepare_load(source, self._tables, options, terms, type_name=type, format=format, progress=progress)
 
     def begin_load(
         self,
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
-        txn_id: str | None = None,
         announced: Iterable[str] = (),
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
@@ -70,10 +63,7 @@ class LoadStager:
         `announced` are the operations that workers announced for it: it releases them in the end. `memory` limits the
         judgement of its keys.
         """
-        return LoadIntent(
-            self._tables, options, author, expected_versions,
-            txn_id=txn_id, announced=announced, in_parts=True, memory=memory,
-        )  # fmt: skip
+        return LoadIntent(self._tables, options, terms, announced=announced, in_parts=True, memory=memory)
 
     def read_part(self, batches: Iterable[pa.RecordBatch], type: str, source: str, announced: SidecarIntent) -> Part:
         """Check rows of a part of a load and stage them if they are many; `announced` is the write they belong to."""

@@ -33,6 +33,7 @@ from omniray.engine.writes.load import prepare_load
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.staging_tables import StagingTables
+from omniray.engine.writes.terms import WriteTerms
 from omniray.engine.writes.write_requests import Header, LoadRequest, MutationRequest, Request
 from tests.graphs import opened
 
@@ -100,10 +101,9 @@ class Sender:
         author = Author(header.pop("actor", "ann"), header.pop("tenant", ""))
         nothing: Any = None
         tables = StagingTables(self.schema, nothing, nothing, _NothingToLease)  # type: ignore[arg-type]
-        intent = prepare_load(
-            source, tables, options, author, header.pop("expected_versions", {}),
-            type_name=type, format=None, progress=None, txn_id=header.pop("txn_id", None) or new_ulid(),
-        )  # fmt: skip
+        txn_id = header.pop("txn_id", None) or new_ulid()
+        terms = WriteTerms(author, header.pop("expected_versions", {}), txn_id)
+        intent = prepare_load(source, tables, options, terms, type_name=type, format=None, progress=None)
         request = intent.request(self.schema_hash)
         intent.close(used=True)
         assert request is not None
@@ -112,10 +112,8 @@ class Sender:
     def mutation(self, text: str, params: Mapping[str, Any] | None = None, **header: Any) -> MutationRequest:
         now, author = datetime.now(UTC), Author("ann", header.get("tenant", ""))
         expected = header.get("expected_versions", {})
-        intent = MutationIntent.of(
-            text, params or {}, self.schema, author, expected,
-            name=None, now=now, txn_id=header.get("txn_id") or new_ulid(),
-        )  # fmt: skip
+        terms = WriteTerms(author, expected, header.get("txn_id") or new_ulid())
+        intent = MutationIntent.of(text, params or {}, self.schema, terms, name=None, now=now)
         head = Header(intent.commit_id, intent.kind, author, expected, intent.payload_hash, self.schema_hash)
         return MutationRequest(head, text, params or {}, None, now)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from omniray.engine.schema.types import Schema
     from omniray.engine.writes.load import LoadIntent
     from omniray.engine.writes.options import LoadOptions
+    from omniray.engine.writes.terms import WriteTerms
 
 
 class IdentifiedGraph(Protocol):
@@ -43,10 +44,8 @@ class WritableGraph(IdentifiedGraph, Protocol):
     def begin_load(
         self,
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
-        txn_id: str | None = None,
         announced: Iterable[str] = (),
         memory: KeyMemory = ...,
     ) -> LoadIntent: ...

@@ -1,48 +1,33 @@
 """The client of a coordinator: the verbs of an embedded graph, with every write sent to the coordinator.
 
 Reading does not need the coordinator: a snapshot is read from storage, as by an embedded graph. A write is read and
-checked here, in parallel with those of other clients, and sent with an id, so that it may be sent again: to a
-coordinator that takes over, after a time-out, or after a lost answer. It is applied once.
+checked here, in parallel with those of other clients, and sent with an id, so that it is applied once (`delivery`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from omniray.coordinator.actors.actor import first_line
-from omniray.coordinator.actors.cluster import ray
 from omniray.coordinator.client.batch_writer import IN_FLIGHT, ROWS, BatchWriter
-from omniray.coordinator.client.service import Service, absolute, serve
-from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import (
-    Conflict,
-    Fenced,
-    InputError,
-    Moved,
-    OmnirayError,
-    OutcomeUnknown,
-    Overloaded,
-    StorageError,
-    Withdrawn,
-)
+from omniray.coordinator.client.delivery import Delivery, checked_timeout
+from omniray.coordinator.client.prepared_load import send_prepared
+from omniray.coordinator.client.service import absolute, serve
+from omniray.engine.base.errors import InputError, OutcomeUnknown
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
-from omniray.engine.judge.resolution import Affected, Outcome, Resolution, WriteResult
+from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.line.commit_object import Recovery
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.reader import GraphReader
@@ -54,34 +39,16 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.load import LoadIntent, Progress
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.write_requests import (
-    Header,
-    MutationRequest,
-    PreparedRequest,
-    Request,
-    sent_again,
-)
+from omniray.engine.writes.terms import WriteTerms
+from omniray.engine.writes.write_requests import Header, MutationRequest
 from omniray.workers.staging import staged_parts
 
 if TYPE_CHECKING:
     from omniray.coordinator.actors.publisher_actor import Status
 
-log = logging.getLogger("omniray")
-
 TIMEOUT_S = 60.0
 IN_FLIGHT_MAX = 64
-PAUSE_S = 0.05
-PAUSE_S_MAX = 2.0
-JUDGEMENTS_MAX = 100
 WORKERS_BYTES_MIN = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """The answer to a write, and whether an earlier try without an answer may be the one that was applied."""
-
-    answer: WriteAnswer
-    in_doubt: bool
 
 
 def connect(
@@ -100,7 +67,7 @@ def connect(
     with this process. `timeout_s` is how long a write may take before its outcome is reported as unknown. `durability`
     is that of `open`, for what this client stages and for a coordinator that it starts.
     """
-    return Client(fspath(uri), actor, tenant, storage_options, address, _checked_timeout(timeout_s), durability)
+    return Client(fspath(uri), actor, tenant, storage_options, address, checked_timeout(timeout_s), durability)
 
 
 class Client:
@@ -122,15 +89,16 @@ class Client:
         branch = open_branch(self._store)
         self._graph, self._stager = GraphReader(branch), LoadStager(branch)
         try:
-            self._service: Service = serve(self._graph, uri, storage_options, address, durability=durability)
+            service = serve(self._graph, uri, storage_options, address, durability=durability)
         except BaseException:
             self._store.close()
             raise
+        self._delivery = Delivery(self._graph, service, timeout_s)
         self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
         self._closed, self._pid = False, os.getpid()
 
     def __repr__(self) -> str:
-        return f"Client({self._graph.uri!r}, address={self._service.address!r})"
+        return f"Client({self._graph.uri!r}, address={self._delivery.service.address!r})"
 
     def __enter__(self) -> Client:
         return self
@@ -180,38 +148,34 @@ class Client:
         """Load any number of records in one atomic commit, as `Graph.load` does."""
         self._refuse_unusable()
         options = LoadOptions.checked(mode, on_error, rejects)
-        author = self.written_by(actor, tenant)
+        terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
         if txn_id is None and (files := _large_files(source)):
-            intent = self._staged_by_workers(files, options, author, expected_versions or {}, type, format)
+            intent = self._staged_by_workers(files, options, terms, type, format)
         else:
-            intent = self._stager.prepare_load(
-                source, options, author, expected_versions or {},
-                type=type, format=format, progress=progress, txn_id=txn_id,
-            )  # fmt: skip
+            intent = self._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
         return self.commit_load(intent, timeout_s)
 
     def begin_load(
         self,
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
-        txn_id: str | None = None,
         announced: Iterable[str] = (),
         memory: KeyMemory = ROOMY,
     ) -> LoadIntent:
         """Begin a load whose parts are made elsewhere, as `Graph.begin_load` does."""
         self._refuse_unusable()
-        return self._stager.begin_load(
-            options, author, expected_versions, txn_id=txn_id, announced=announced, memory=memory
-        )
+        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
 
     def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
         """Commit a load that has all its parts."""
         self._refuse_unusable()
         with intent:
             request = intent.request(self._graph.schema_hash)
-            answered = self._send_prepared(intent, timeout_s) if request is None else self._send(request, timeout_s)
+            if request is None:
+                answered = send_prepared(intent, self._graph, self._stager, self._delivery, timeout_s)
+            else:
+                answered = self._delivery.send(request, timeout_s)
             intent.judged(answered.answer.unfit)
             return intent.finished(answered.answer.result, sent_again=answered.in_doubt)
 
@@ -230,16 +194,13 @@ class Client:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
         self._refuse_unusable()
         now = datetime.now(UTC)
-        author = self.written_by(actor, tenant)
-        checked = MutationIntent.of(
-            text, params or {}, self.schema, author, expected_versions or {},
-            name=name, now=now, txn_id=txn_id,
-        )  # fmt: skip
+        terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
+        checked = MutationIntent.of(text, params or {}, self.schema, terms, name=name, now=now)
         header = Header(
-            checked.commit_id, checked.kind, author, checked.expected_versions, checked.payload_hash,
+            checked.commit_id, checked.kind, checked.author, checked.expected_versions, checked.payload_hash,
             self._graph.schema_hash, fresh=txn_id is None,
         )  # fmt: skip
-        return self._send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
+        return self._delivery.send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
         """`load`, in the background; the future gets its result. Many may be under way at once."""
@@ -270,14 +231,13 @@ class Client:
         self,
         files: Sequence[str],
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         type: str | None,
         format: str | None,
     ) -> LoadIntent:
         """A load of several large files, each read, checked and staged by a worker."""
         uri, _, _, storage_options, *_ = self._arguments
-        intent = self.begin_load(options, author, expected_versions)
+        intent = self.begin_load(options, terms)
         try:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
             since_us = intent.announce(one.table_key for one in concerned)
@@ -290,74 +250,6 @@ class Client:
             intent.close(used=False)
             raise
         return intent
-
-    def _send_prepared(self, intent: LoadIntent, timeout_s: float | None) -> _Answered:
-        """Commit a prepared load: judge it here, and again whenever a table that it was judged on has moved."""
-        for judgement in range(JUDGEMENTS_MAX):
-            resolution, judged_on = self._judged(intent)
-            header = Header(
-                intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
-                self._graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable,
-            )  # fmt: skip
-            with contextlib.suppress(Moved):
-                return self._send(PreparedRequest(header, resolution, judged_on), timeout_s)
-        raise Moved(
-            f"the load was judged {JUDGEMENTS_MAX} times and its tables moved each time; nothing was written: load "
-            "again while fewer others write"
-        )
-
-    def _judged(self, intent: LoadIntent) -> tuple[Resolution, Mapping[str, int]]:
-        """Judge a load here. A committed load may conflict with its own rows: then it is sent without rows."""
-        try:
-            return self._stager.judge(intent)
-        except (Conflict, InputError):
-            with contextlib.suppress(OutcomeUnknown):
-                self._graph.outcome(intent.commit_id)
-                return Resolution({}, Affected()), {}
-            raise
-
-    def _send(self, request: Request, timeout_s: float | None) -> _Answered:
-        """Send a write until it is answered; an id is applied only once.
-
-        Once a try has ended without an answer, only an answer to the write itself settles the outcome.
-        """
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else _checked_timeout(timeout_s))
-        pause_s, in_doubt = PAUSE_S, False
-        while True:
-            try:
-                return _Answered(self._service.submit(request, _left(request, deadline)), in_doubt)
-            except (Overloaded, Withdrawn) as error:
-                failed: OmnirayError = error
-                pause_s = max(pause_s, error.facts.get("retry_after_s", 0.0))
-            except (Fenced, OutcomeUnknown) as error:
-                failed, in_doubt = error, True
-            except StorageError as error:
-                if in_doubt:
-                    raise _unknown(request) from error
-                raise
-            if time.monotonic() + pause_s > deadline:
-                if in_doubt:
-                    raise _unknown(request) from failed
-                raise failed
-            if isinstance(failed, Fenced | OutcomeUnknown):
-                self._find_again(request, deadline)
-            request = sent_again(request)
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, PAUSE_S_MAX)
-
-    def _find_again(self, request: Request, deadline: float) -> None:
-        """Find the coordinator that serves the graph now; a failure here says nothing about the write in doubt."""
-        left_s = _left(request, deadline)
-        try:
-            self._service = self._service.found_again(self._graph, left_s)
-        except (StorageError, ray().exceptions.RayError) as error:  # the old service is asked until the time-out
-            log.warning("event=coordinator_not_found txn_id=%s error=%s", request.header.commit_id, first_line(error))
-        except OmnirayError as error:
-            raise OutcomeUnknown(
-                f"write {request.header.commit_id} was not answered, and may have landed before that: {error}; send it "
-                "again with this txn_id, and it is applied once",
-                **{**error.facts, "txn_id": request.header.commit_id},
-            ) from error
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
         """The author of a write: the given actor and tenant, else those of this client."""
@@ -385,7 +277,7 @@ class Client:
         """
         self._refuse_unusable()
         txn_id = checked_txn_id(txn_id)
-        if self._service.is_committed(txn_id, self._timeout_s):
+        if self._delivery.service.is_committed(txn_id, self._timeout_s):
             return Outcome(txn_id, committed=True)
         raise OutcomeUnknown(
             f"{txn_id} is not committed, but a try may be under way: send the write again with this txn_id",
@@ -397,17 +289,17 @@ class Client:
     def status(self) -> Status:
         """The status of the coordinator now."""
         self._refuse_unusable()
-        return self._service.status(self._timeout_s)
+        return self._delivery.service.status(self._timeout_s)
 
     def flush(self) -> None:
         """Wait until Phase D of all commits is finished: then plain Lance readers see them too."""
         self._refuse_unusable()
-        self._service.flush(self._timeout_s)
+        self._delivery.service.flush(self._timeout_s)
 
     def recover(self) -> RecoveryReport:
         """Recover the operations of dead writers now; the coordinator also does so by itself."""
         self._refuse_unusable()
-        return self._service.recover(self._timeout_s)
+        return self._delivery.service.recover(self._timeout_s)
 
     def close(self) -> None:
         """Disconnect; a coordinator that this client started is taken down. Safe to call twice."""
@@ -416,7 +308,7 @@ class Client:
         self._closed = True
         self._pool.shutdown()
         try:
-            self._service.close(self._timeout_s)
+            self._delivery.service.close(self._timeout_s)
         finally:
             self._store.close()
 
@@ -436,25 +328,3 @@ def _large_files(source: Any) -> list[str]:
     files = [find_file(one) for one in source]
     is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
     return [file.path for file in files] if is_large else []
-
-
-def _checked_timeout(timeout_s: float) -> float:
-    if not timeout_s > 0:  # also refuses NaN
-        raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
-    return timeout_s
-
-
-def _left(request: Request, deadline: float) -> float:
-    left_s = deadline - time.monotonic()
-    if left_s <= 0:
-        raise _unknown(request)
-    return left_s
-
-
-def _unknown(request: Request) -> OutcomeUnknown:
-    txn_id = request.header.commit_id
-    return OutcomeUnknown(
-        f"no answer in time to write {txn_id}: it may have landed, or may yet; send it again with this txn_id, and it "
-        "is applied once",
-        txn_id=txn_id,
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +17,6 @@ from typing import Any, Self
 import pyarrow as pa
 
 from omniray.engine.base.errors import Conflict, InputError, OmnirayError
-from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.judge.keylog import ROOMY, KeyLog, KeyMemory
 from omniray.engine.judge.pinned import State
@@ -38,6 +37,7 @@ from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.part import Part
 from omniray.engine.writes.row_sink import RowSink
 from omniray.engine.writes.staging_tables import StagingTables
+from omniray.engine.writes.terms import WriteTerms
 from omniray.engine.writes.write_requests import Header, LoadRequest, resolve_load
 
 Progress = Callable[[Source, int], None]
@@ -56,20 +56,18 @@ class LoadIntent:
         self,
         tables: StagingTables,
         options: LoadOptions,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
-        txn_id: str | None,
         announced: Iterable[str] = (),
         in_parts: bool = False,
         memory: KeyMemory = ROOMY,
     ) -> None:
-        self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
-        self.resubmittable = txn_id is not None
+        self.commit_id = new_ulid() if terms.txn_id is None else checked_txn_id(terms.txn_id)
+        self.resubmittable = terms.txn_id is not None
         # The rows of parts come in any order, which may differ in a second try: they can't be hashed.
-        self._payload = None if txn_id is None or in_parts else LoadPayload(options.mode)
-        self.author = author
-        self.expected_versions = expected_versions
+        self._payload = None if terms.txn_id is None or in_parts else LoadPayload(options.mode)
+        self.author = terms.author
+        self.expected_versions = terms.expected_versions
         self._tables, self._schema, self._options = tables, tables.schema, options
         self._lease = tables.new_lease()
         self._lease.adopt(announced)
@@ -247,17 +245,15 @@ def prepare_load(
     source: Any,
     tables: StagingTables,
     options: LoadOptions,
-    author: Author,
-    expected_versions: Mapping[str, int],
+    terms: WriteTerms,
     *,
     type_name: str | None,
     format: str | None,
     progress: Progress | None,
-    txn_id: str | None,
 ) -> LoadIntent:
     """Read and stage a source; on any failure the staged files are deleted."""
     opened = open_source(source, tables.schema, type_name=type_name, format=format)
-    intent = LoadIntent(tables, options, author, expected_versions, txn_id=txn_id)
+    intent = LoadIntent(tables, options, terms)
     try:
         intent.read(opened, progress)
     except BaseException:

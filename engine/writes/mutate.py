@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.base.errors import ConstraintViolation, NotFound, QueryError, RecordError
-from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.judge.constraints import judge
 from omniray.engine.judge.keylog import KeyLog
@@ -41,6 +40,7 @@ from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.rows.row_validation import conform
 from omniray.engine.schema.types import DST, ID, SRC, ElementType, NodeType, Schema
+from omniray.engine.writes.terms import WriteTerms
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,
@@ -61,17 +61,14 @@ class MutationIntent:
         self,
         query: BoundQuery,
         schema: Schema,
-        author: Author,
-        expected_versions: Mapping[str, int],
-        *,
-        txn_id: str | None,
+        terms: WriteTerms,
         payload_hash: str,
     ) -> None:
-        self.commit_id = new_ulid() if txn_id is None else checked_txn_id(txn_id)
-        self.resubmittable = txn_id is not None
+        self.commit_id = new_ulid() if terms.txn_id is None else checked_txn_id(terms.txn_id)
+        self.resubmittable = terms.txn_id is not None
         self.payload_hash = payload_hash
-        self.author = author
-        self.expected_versions = expected_versions
+        self.author = terms.author
+        self.expected_versions = terms.expected_versions
         self._query = query
         self._schema = schema
         self._minted = {
@@ -84,19 +81,17 @@ class MutationIntent:
         text: str,
         params: Mapping[str, Any],
         schema: Schema,
-        author: Author,
-        expected_versions: Mapping[str, int],
+        terms: WriteTerms,
         *,
         name: str | None,
         now: datetime,
-        txn_id: str | None,
     ) -> MutationIntent:
         """Parse, check and bind; every fault of a query is found here, before any I/O."""
         query = _choose(_parsed(text), name)
         check_query(query, schema)
         bound = bind(query, params, schema, now)
-        payload_hash = "" if txn_id is None else mutation_hash(text, query, params)
-        return cls(bound, schema, author, expected_versions, txn_id=txn_id, payload_hash=payload_hash)
+        payload_hash = "" if terms.txn_id is None else mutation_hash(text, query, params)
+        return cls(bound, schema, terms, payload_hash)
 
     @property
     def strict(self) -> bool:

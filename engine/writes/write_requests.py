@@ -31,6 +31,7 @@ from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX, edited
+from omniray.engine.writes.terms import WriteTerms
 
 _MUTATION_BYTES = 1024  # the assumed size of a query without its parameters
 
@@ -144,10 +145,8 @@ class MutationRequest:
 
     def resolve(self, state: State, schema: Schema) -> Resolution:
         header = self.header
-        intent = MutationIntent.of(
-            self.text, self.params, schema, header.author, header.expected_versions,
-            name=self.name, now=self.now, txn_id=header.commit_id,
-        )  # fmt: skip
+        terms = WriteTerms(header.author, header.expected_versions, header.commit_id)
+        intent = MutationIntent.of(self.text, self.params, schema, terms, name=self.name, now=self.now)
         return intent.resolve(state)
 
 

@@ -33,6 +33,7 @@ from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from omniray.engine.writes import row_sink
 from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.terms import WriteTerms
 from tests.foreign import append
 from tests.graphs import AGE, DELETE, INSERT, SCHEMA
 from tests.recovery.rows import Deed, delete, insert, load, update
@@ -116,7 +117,7 @@ def warm_up() -> None:
     schema = parse_schema(SCHEMA)
     for text, params in ((INSERT, {"name": ""}), (AGE, {"name": "", "age": 1}), (DELETE, {"name": ""})):
         now = datetime.now(UTC)
-        MutationIntent.of(text, params, schema, Author(""), {}, name=None, now=now, txn_id=None)
+        MutationIntent.of(text, params, schema, WriteTerms(Author("")), name=None, now=now)
 
 
 def count(report: Report, name: str, root: Root) -> None:

@@ -15,7 +15,7 @@ from omniray.coordinator.actors import cluster, publisher_actor
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.publisher_actor import HasLeft
 from omniray.coordinator.client import client as client_module
-from omniray.coordinator.client import service
+from omniray.coordinator.client import delivery, service
 from omniray.coordinator.client.service import WAIT_S_MAX, Service
 from omniray.coordinator.door.wire import packed
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -88,7 +88,7 @@ def graph(disk: Root) -> str:
 @pytest.fixture(autouse=True)
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock()
-    for module in (client_module, service):
+    for module in (delivery, service):
         monkeypatch.setattr(module, "time", clock)
 
 

@@ -22,6 +22,7 @@ from omniray import (
 from omniray.engine.base.errors import PayloadMismatch, QueryError
 from omniray.engine.base.principal import Author
 from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.terms import WriteTerms
 
 SCHEMA = """
 node Person { name: String @key   age: I32?   seen: DateTime?   @range(age, 0..150) }
@@ -167,7 +168,8 @@ def test_a_strict_write_says_which_table_moved_and_how_far(graph: Graph) -> None
 
 def intent(graph: Graph, txn_id: str | None) -> MutationIntent:
     text = 'query q() { insert Note { text: "hm" } }'
-    return MutationIntent.of(text, {}, graph.schema, Author(), {}, name=None, now=datetime.now(UTC), txn_id=txn_id)
+    terms = WriteTerms(Author(), txn_id=txn_id)
+    return MutationIntent.of(text, {}, graph.schema, terms, name=None, now=datetime.now(UTC))
 
 
 def test_an_id_of_the_caller_s_is_the_commit_s_and_what_it_says_is_hashed(graph: Graph) -> None:

@@ -19,6 +19,7 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.storage import StagedRows
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part import Minted, Part
+from omniray.engine.writes.terms import WriteTerms
 from tests.graphs import new_graph, opened, people
 from tests.stores import Root
 
@@ -56,7 +57,7 @@ def committed(
 ) -> WriteResult:
     announced = [operation for part in parts for operation in part.announced]
     options = LoadOptions.checked(mode, "fail", None)
-    intent = graph.begin_load(options, Author("test"), {}, txn_id=txn_id, announced=announced)
+    intent = graph.begin_load(options, WriteTerms(Author("test"), txn_id=txn_id), announced=announced)
     intent.take_parts(types, parts)
     return graph.commit_load(intent)
 

@@ -29,6 +29,7 @@ from omniray.engine.rows.sources import open_source
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.schema.types import ElementType
 from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.terms import WriteTerms
 
 SCHEMA = parse_schema("""
 node Person { name: String @key   age: I32?   since: Date? }
@@ -213,8 +214,9 @@ SET_PARAMS = {"f": 1, "at": NOON, "blob": b"a", "tags": ["a", "b"]}
 
 
 def mutation_hash(text: str, params: dict[str, Any] | None = None, **given: Any) -> str:
-    of = {"name": None, "now": NOON, "txn_id": ID, **given}
-    return MutationIntent.of(text, params or {}, SCHEMA, Author(), {}, **of).payload_hash
+    terms = WriteTerms(Author(), txn_id=given.pop("txn_id", ID))
+    of = {"name": None, "now": NOON, **given}
+    return MutationIntent.of(text, params or {}, SCHEMA, terms, **of).payload_hash
 
 
 @pytest.mark.parametrize(

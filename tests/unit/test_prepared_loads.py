@@ -23,6 +23,7 @@ from omniray.engine.writes.lease import Lease
 from omniray.engine.writes.load import LoadIntent, prepare_load
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.staging_tables import StagingTables
+from omniray.engine.writes.terms import WriteTerms
 from tests.graphs import files_below, opened
 
 SCHEMA = """
@@ -57,10 +58,9 @@ def prepare(graph: Graph) -> Prepare:
     def prepare(
         source: Any, *, txn_id: str | None = TXN, mode: str = "append", rejects: Path | None = None
     ) -> LoadIntent:
-        return prepare_load(
-            source, tables, LoadOptions.checked(mode, "reject" if rejects else "fail", rejects), Author("ann"), {},
-            type_name=None, format=None, progress=None, txn_id=txn_id,
-        )  # fmt: skip
+        options = LoadOptions.checked(mode, "reject" if rejects else "fail", rejects)
+        terms = WriteTerms(Author("ann"), txn_id=txn_id)
+        return prepare_load(source, tables, options, terms, type_name=None, format=None, progress=None)
 
     return prepare
 

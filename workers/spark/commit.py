@@ -12,6 +12,7 @@ from omniray.engine.base.errors import OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.judge.keylog import FRUGAL
 from omniray.engine.writes.options import LoadOptions, OnError
+from omniray.engine.writes.terms import WriteTerms
 from omniray.workers.kept_graphs import check_same
 from omniray.workers.spark.stage import Ticket, unpacked
 
@@ -45,10 +46,11 @@ def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts:
     staged = [part for part in made if not isinstance(part, OmnirayError)]
     refused = next((part for part in made if isinstance(part, OmnirayError)), None)
     intent = graph.begin_load(
-        LoadOptions(ticket.mode, OnError.FAIL, None), Author(target.actor, target.tenant), {},
-        txn_id=ticket.txn_id, announced=[operation for part in staged for operation in part.announced],
+        LoadOptions(ticket.mode, OnError.FAIL, None),
+        WriteTerms(Author(target.actor, target.tenant), txn_id=ticket.txn_id),
+        announced=[operation for part in staged for operation in part.announced],
         memory=FRUGAL,
-    )  # fmt: skip
+    )
     try:
         if refused is not None:
             raise refused
