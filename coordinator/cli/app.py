@@ -10,8 +10,7 @@ Exit codes: 0 fine, 1 a bug, 2 usage, 3 bad input, 4 conflict, 5 storage, 6 reco
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -33,14 +32,14 @@ from omniray.coordinator.cli.arguments import (
     parameters,
     read_text,
 )
-from omniray.coordinator.cli.output import Output, counted, opening, reporting
+from omniray.coordinator.cli.output import counted, opening, reading, reporting
 from omniray.coordinator.cli.pipeline import app as pipeline_app
 from omniray.coordinator.cli.recovery import app as recovery_app
 from omniray.coordinator.cli.service import app as service_app
 from omniray.coordinator.cli.stress import app as stress_app
 
 if TYPE_CHECKING:
-    from omniray import Graph, LineageEntry, WriteResult
+    from omniray import LineageEntry, WriteResult
 
 REJECTS = "rejects.jsonl"
 
@@ -190,7 +189,7 @@ def mutate(
 )
 def snapshot(uri: Uri, at: At = None, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
     """Show every table's version and number of rows, now or as of a commit or a time."""
-    with _reading(uri, storage_option, as_json) as (out, graph):
+    with reading(uri, storage_option, as_json) as (out, graph):
         cut = graph.snapshot(at=at).describe()
         rows = [(t["table_key"], t["version"], t["row_count"]) for t in cut["tables"]]
         out.table(f"{cut['branch']} at {cut['commit_id']}", ["table", "version", "rows"], rows, cut)
@@ -204,7 +203,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the commits, newest first."""
-    with _reading(uri, storage_option, as_json) as (out, graph):
+    with reading(uri, storage_option, as_json) as (out, graph):
         entries = graph.history(limit)
         rows = [(e.at, e.commit_id, e.kind, e.actor, " ".join(e.tables)) for e in entries]
         document = {"branch": "main", "commits": [_commit(e) for e in entries]}
@@ -225,14 +224,14 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Records are JSON anyway; errors too then.")] = False,
 ) -> None:
     """Write all records to stdout as JSONL that loads back, nodes before edges."""
-    with _reading(uri, storage_option, as_json) as (out, graph):
+    with reading(uri, storage_option, as_json) as (out, graph):
         out.raw(graph.snapshot(at=at).export(type))
 
 
 @schema_app.command("show", epilog=examples("omniray schema show ./social > social.pg"))
 def schema_show(uri: Uri, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
     """Print the schema as its author wrote it."""
-    with _reading(uri, storage_option, as_json) as (out, graph):
+    with reading(uri, storage_option, as_json) as (out, graph):
         if not as_json:
             out.raw([graph.schema_text.rstrip("\n").encode() + b"\n"])
             return
@@ -263,7 +262,7 @@ def sql(
     as_json: AsJson = False,
 ) -> None:
     """Run one SELECT over a snapshot (DuckDB)."""
-    with _reading(uri, storage_option, as_json) as (out, graph):
+    with reading(uri, storage_option, as_json) as (out, graph):
         result = graph.snapshot(at=at).sql(query)
         columns = _distinct(result.column_names)
         rows = list(zip(*(column.to_pylist() for column in result.columns), strict=True))
@@ -289,14 +288,6 @@ def main() -> None:
 
 
 # What the verbs share
-
-
-@contextmanager
-def _reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
-    """An open graph, with errors reported. Nothing is written, except to recover operations of dead writers."""
-    options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, opening(out, uri, options) as graph:
-        yield out, graph
 
 
 def _sentence(result: WriteResult) -> str:

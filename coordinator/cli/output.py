@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import omniray
+from omniray.coordinator.cli.arguments import pairs
 from omniray.engine.base.errors import OmnirayError
 
 if TYPE_CHECKING:  # rich is imported when a table is drawn: `--help` does not need it
@@ -77,6 +78,14 @@ def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: st
         for text in _healed(graph.recovered):
             out.note(text)
         yield graph
+
+
+@contextmanager
+def reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
+    """An open graph, with errors reported. Nothing is written, except to recover operations of dead writers."""
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out, opening(out, uri, options) as graph:
+        yield out, graph
 
 
 class Output:

@@ -8,7 +8,8 @@ import sys
 
 from omniray.coordinator.client.client import connect
 from omniray.engine.base.errors import OmnirayError
-from omniray.workers.spark.pipeline.run import run_file
+from omniray.workers.spark.pipeline.config import read_pipeline
+from omniray.workers.spark.pipeline.run import run
 from omniray.workers.spark.session import session
 
 
@@ -20,7 +21,8 @@ def main() -> int:
     given = parser.parse_args()
     try:
         spark = session("omniray pipeline", connect)
-        report = run_file(given.file, spark, connect, run_id=given.run_id, dry_run=given.dry_run, tell=_tell)
+        pipeline = read_pipeline(given.file)
+        report = run(pipeline, spark, connect, run_id=given.run_id, dry_run=given.dry_run, tell=_tell)
     except OmnirayError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

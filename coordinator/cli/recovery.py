@@ -14,7 +14,7 @@ import typer
 
 import omniray
 from omniray.coordinator.cli.arguments import Actor, AsJson, StorageOptions, Uri, actor_or_user, examples, pairs
-from omniray.coordinator.cli.output import counted, opening, reporting
+from omniray.coordinator.cli.output import counted, opening, reading, reporting
 
 if TYPE_CHECKING:
     from omniray import Recovery
@@ -73,8 +73,7 @@ def recoveries(
     as_json: AsJson = False,
 ) -> None:
     """List what recoveries did, newest first: one line for each operation that its writer left."""
-    options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, opening(out, uri, options) as graph:
+    with reading(uri, storage_option, as_json) as (out, graph):
         found = graph.recoveries(limit)
         document = {"recoveries": [_recovery(one) for one in found]}
         if not found:
@@ -155,8 +154,7 @@ def outcome(
     as_json: AsJson = False,
 ) -> None:
     """Say what became of a write whose answer was lost: committed, or not."""
-    options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, opening(out, uri, options) as graph:
+    with reading(uri, storage_option, as_json) as (out, graph):
         found = graph.outcome(txn_id)
         fate = "was committed" if found.committed else "was not committed, and no try of it so far will be"
         document = {"txn_id": found.txn_id, "committed": found.committed, "commit_id": found.commit_id}

@@ -83,7 +83,7 @@ class StressedGraph(Protocol):
 # Rows
 
 
-class Account(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class _Node(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     name: str
     owner: str
     counter: int
@@ -94,59 +94,49 @@ class Account(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         return self.name
 
     def record(self) -> dict[str, Any]:
-        return {"type": "Account", "data": msgspec.structs.asdict(self)}
+        return {"type": type(self).__name__, "data": msgspec.structs.asdict(self)}
 
 
-class Device(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Account(_Node, frozen=True, tag=True, kw_only=True):
+    pass
+
+
+class Device(_Node, frozen=True, tag=True, kw_only=True):
     """A node that may have a slot, which is unique."""
 
-    name: str
-    owner: str
     slot: int | None
-    counter: int
-    stamp: str
-
-    @property
-    def key(self) -> str:
-        return self.name
-
-    def record(self) -> dict[str, Any]:
-        return {"type": "Device", "data": msgspec.structs.asdict(self)}
 
 
-class Owns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An edge with an id of its own; an account has at most a few of them."""
-
-    id: str
+class _Edge(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     src: str
     dst: str
     counter: int
     stamp: str
+
+    def record(self) -> dict[str, Any]:
+        data = {"counter": self.counter, "stamp": self.stamp}
+        return {"edge": type(self).__name__, "from": self.src, "to": self.dst, "data": data}
+
+
+class Owns(_Edge, frozen=True, tag=True, kw_only=True):
+    """An edge with an id of its own; an account has at most a few of them."""
+
+    id: str
 
     @property
     def key(self) -> str:
         return self.id
 
     def record(self) -> dict[str, Any]:
-        data = {"counter": self.counter, "stamp": self.stamp}
-        return {"edge": "Owns", "id": self.id, "from": self.src, "to": self.dst, "data": data}
+        return {**super().record(), "id": self.id}
 
 
-class Follows(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Follows(_Edge, frozen=True, tag=True, kw_only=True):
     """An edge that is identified by its ends; its id, which the graph mints, is ignored here."""
-
-    src: str
-    dst: str
-    counter: int
-    stamp: str
 
     @property
     def key(self) -> str:
         return f"{self.src}>{self.dst}"
-
-    def record(self) -> dict[str, Any]:
-        data = {"counter": self.counter, "stamp": self.stamp}
-        return {"edge": "Follows", "from": self.src, "to": self.dst, "data": data}
 
 
 Row: TypeAlias = Account | Device | Owns | Follows

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
-from lark import Token, Transformer, v_args
+from lark import Token, v_args
 
 from omniray.engine.base.errors import ParseError
 from omniray.engine.base.suggestions import did_you_mean
@@ -31,7 +30,7 @@ from omniray.engine.query.statements import (
     Update,
 )
 from omniray.engine.query.values import Misfit, read_date, read_datetime
-from omniray.engine.schema.grammar import Language, Source
+from omniray.engine.schema.grammar import Builder, Language, Source
 from omniray.engine.schema.parser import VECTOR_SIZE_MAX
 from omniray.engine.schema.types import Annotation, ListType, PropertyType, Scalar, ScalarType, VectorType
 
@@ -78,12 +77,9 @@ def parse_queries(text: str) -> tuple[Query, ...]:
 
 
 @v_args(inline=True)
-class _Builder(Transformer[Token, Any]):
-    """Each method makes the value of the grammar's rule of the same name."""
-
+class _Builder(Builder):
     def __init__(self, source: Source) -> None:
-        super().__init__()
-        self._source = source
+        super().__init__(source)
         self._names: set[str] = set()
 
     def start(self, *queries: Query) -> tuple[Query, ...]:
@@ -166,12 +162,6 @@ class _Builder(Transformer[Token, Any]):
 
     def list(self, *items: LiteralScalar) -> tuple[LiteralScalar, ...]:
         return items
-
-    def string(self, token: Token) -> str:
-        return self._source.string(token)
-
-    def number(self, token: Token) -> int | float:
-        return self._source.number(token)
 
     def true(self) -> bool:
         return True

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lark import Lark, Token, Transformer
+from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedInput, UnexpectedToken, VisitError
 from lark.lexer import PatternStr
 
@@ -88,6 +88,21 @@ class Source:
         return value
 
 
+@v_args(inline=True)
+class Builder(Transformer[Token, Any]):
+    """Makes the values of a text: each method that of the grammar's rule of the same name."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+
+    def string(self, token: Token) -> str:
+        return self._source.string(token)
+
+    def number(self, token: Token) -> int | float:
+        return self._source.number(token)
+
+
 @dataclass(frozen=True)
 class Language:
     """A grammar, what its terminals are called in messages, and hints about words that are met in the wrong place."""
@@ -101,7 +116,7 @@ class Language:
     def lark(self) -> Lark:
         return Lark.open(str(self.grammar), parser="lalr", maybe_placeholders=True)
 
-    def read(self, text: str, builder: Callable[[Source], Transformer[Token, Any]]) -> Any:
+    def read(self, text: str, builder: Callable[[Source], Builder]) -> Any:
         """What the builder makes of the text."""
         source = Source(text.removeprefix("\ufeff"))
         self._refuse_unreadable(source)

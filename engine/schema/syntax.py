@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from lark import Token, Transformer, v_args
+from lark import Token, v_args
 
-from omniray.engine.schema.grammar import Language, Source
+from omniray.engine.schema.grammar import Builder, Language
 
 LANGUAGE = Language(
     name="schema",
@@ -143,13 +142,7 @@ def read_declarations(text: str) -> tuple[Declaration, ...]:
 
 
 @v_args(inline=True)
-class _Builder(Transformer[Token, Any]):
-    """Each method makes the value of the grammar's rule of the same name."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__()
-        self._source = source
-
+class _Builder(Builder):
     def start(self, *declarations: Declaration) -> tuple[Declaration, ...]:
         return declarations
 
@@ -210,12 +203,6 @@ class _Builder(Transformer[Token, Any]):
 
     def bounds(self, low: int | float | None, high: int | float | None) -> Bounds:
         return Bounds(low, high)
-
-    def string(self, token: Token) -> str:
-        return self._source.string(token)
-
-    def number(self, token: Token) -> int | float:
-        return self._source.number(token)
 
     def word(self, token: Token) -> Word:
         return Word(str(token))

@@ -44,9 +44,11 @@ def run_pipeline(
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> "Report":
     """Run a pipeline file as one commit, in the given session, else in the active one, else in a new one."""
-    from omniray.workers.spark.pipeline.run import run_file
+    from omniray.workers.spark.pipeline.config import read_pipeline
+    from omniray.workers.spark.pipeline.run import run
 
-    return run_file(path, spark or session("omniray pipeline"), connect, run_id=run_id, dry_run=dry_run, tell=tell)
+    spark = spark or session("omniray pipeline")
+    return run(read_pipeline(path), spark, connect, run_id=run_id, dry_run=dry_run, tell=tell)
 
 
 def connect(uri: str, **options: Any) -> "Client":

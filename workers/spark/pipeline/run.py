@@ -6,7 +6,6 @@ done; if not, everything is done anew; the rejects of a run are replaced, never 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from omniray.engine.schema.types import DST, ID, SRC, EdgeType
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
 from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
-from omniray.workers.spark.pipeline.config import Pipeline, read_pipeline
+from omniray.workers.spark.pipeline.config import Pipeline
 from omniray.workers.spark.pipeline.conforming import DETAIL, REASON, ROW
 from omniray.workers.spark.pipeline.frames import conformed_frames, sentence
 from omniray.workers.spark.pipeline.pinned import pinned
@@ -51,19 +50,6 @@ Tell = Callable[[str], None]
 
 def _silently(sentence: str) -> None:
     """Ignore the sentence."""
-
-
-def run_file(
-    path: str | os.PathLike[str],
-    spark: SparkSession,
-    connect: Connect,
-    *,
-    run_id: str | None = None,
-    dry_run: bool = False,
-    tell: Tell = _silently,
-) -> Report:
-    """Run the pipeline of a file."""
-    return run(read_pipeline(path), spark, connect, run_id=run_id, dry_run=dry_run, tell=tell)
 
 
 def run(
