@@ -26,10 +26,21 @@ def everybody_is_dead(sidecar: Sidecar) -> bool:
 @contextlib.contextmanager
 def processes_on(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
     """Opens the graph as one more process, which takes every operation's owner for dead; in the end all are closed."""
-    found: list[Parts] = []
 
     def open_one(of: ObjectStore = store, **options: Any) -> Parts:
-        found.append(parts_of(of, **{"is_dead": everybody_is_dead, **options}))
+        return parts_of(of, **{"is_dead": everybody_is_dead, **options})
+
+    with all_buried(open_one) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def all_buried(opens: Callable[..., Parts]) -> Iterator[Callable[..., Parts]]:
+    """The same function; in the end all processes that it opened are closed."""
+    found: list[Parts] = []
+
+    def open_one(*arguments: Any, **options: Any) -> Parts:
+        found.append(opens(*arguments, **options))
         return found[-1]
 
     try:

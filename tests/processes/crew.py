@@ -73,12 +73,17 @@ def crew(count: int) -> Iterator[Sequence[Member]]:
 
 
 def _serve(pipe: Connection, barriers: Mapping[int, Barrier]) -> None:
-    session = _Session(barriers)
+    obey(pipe, _Session(barriers))
+
+
+def obey(pipe: Connection, session: Any) -> None:
+    """Call the session's methods as the test tells, until the pipe is closed; then close the session."""
     while True:
         try:
             verb, arguments = pipe.recv()
         except EOFError:
-            return session.close()
+            session.close()
+            return
         try:
             pipe.send(getattr(session, verb)(*arguments))
         except Exception as error:

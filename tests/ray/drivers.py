@@ -20,7 +20,7 @@ from omniray.coordinator.client.service import serve
 from omniray.coordinator.stress.nodes import Nodes, running_nodes
 from omniray.engine.base.failpoints import Action, Point, armed, kill
 from tests.graphs import AGE, CITY, INSERT, INSERT_CITY, PERSON
-from tests.processes.crew import Member
+from tests.processes.crew import Member, obey
 from tests.ray.world import TIMEOUT_S, Served, add, quiet_ray
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
@@ -53,19 +53,7 @@ def all_at_once(members: Sequence[Member], verb: str, *arguments: Any) -> list[A
 
 def _drive(pipe: Connection, name: str) -> None:
     with quiet_ray():
-        _obey(pipe, _Driver(name))
-
-
-def _obey(pipe: Connection, driver: _Driver) -> None:
-    while True:
-        try:
-            verb, arguments = pipe.recv()
-        except EOFError:
-            return driver.close()
-        try:
-            pipe.send(getattr(driver, verb)(*arguments))
-        except Exception as error:
-            pipe.send(error)
+        obey(pipe, _Driver(name))
 
 
 class _Driver:
@@ -162,7 +150,7 @@ def other_cluster() -> Iterator[Member]:
 
 def _keep_cluster(pipe: Connection) -> None:
     with quiet_ray(), running_nodes() as nodes:
-        _obey(pipe, _Keeper(nodes))
+        obey(pipe, _Keeper(nodes))
 
 
 class _Keeper(_Driver):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import lance
@@ -35,19 +35,6 @@ from tests.healing import staged_versions
 from tests.stores import Root
 
 DAY_US = 24 * 3600 * 10**6
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def parts(store: ObjectStore) -> Iterator[Parts]:
-    parts = parts_of(store)
-    yield parts
-    with contextlib.suppress(OmnirayError):  # the test may have left something that can't be finished
-        parts.close()
 
 
 def commit_and_die(store: ObjectStore, *names: str) -> Pin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -23,25 +23,12 @@ from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.sidecar import FOLDER, UNREADABLE, Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.recovery.recoverer import SETTLED_S
 from omniray.engine.store.object_store import ObjectStore
-from tests.graphs import Parts, create_store, insert, parts_of, people
-from tests.healing import add, left_by, outcomes, processes_on, recovered, staged_versions
+from tests.graphs import Parts, insert, parts_of, people
+from tests.healing import add, left_by, outcomes, recovered, staged_versions
 from tests.kit.faulty_store import CallFault, Effect, FaultyStore
-from tests.stores import Root
 
 DIED_BEFORE, DIED_AFTER = Point.C_BEFORE_PUT, Point.C_AFTER_PUT
 PUT_TRIES = 4
-
-
-@pytest.fixture
-def store(disk: Root) -> ObjectStore:
-    return create_store(disk)
-
-
-@pytest.fixture
-def opened(store: ObjectStore) -> Iterator[Callable[..., Parts]]:
-    """Opens the graph as one more process, which takes every operation's owner for dead."""
-    with processes_on(store) as open_one:
-        yield open_one
 
 
 ONE = Sidecar(

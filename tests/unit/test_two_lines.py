@@ -25,7 +25,7 @@ from omniray.engine.tables.version_names import own_path
 from omniray.engine.writes.lease import Lease
 from tests.foreign import PEOPLE, append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, Parts, create_store, opened, parts_on, rows_of
-from tests.healing import add, everybody_is_dead, recovered, staged_versions
+from tests.healing import add, all_buried, everybody_is_dead, recovered, staged_versions
 from tests.kit.faulty_store import FaultyStore
 from tests.kit.mortal import bury, dying_at
 from tests.stores import Root
@@ -68,17 +68,8 @@ def store(disk: Root) -> ObjectStore:
 
 @contextlib.contextmanager
 def processes(store: ObjectStore) -> Iterator[On]:
-    found: list[Parts] = []
-
-    def open_one(name: str, **options: Any) -> Parts:
-        found.append(parts_on(open_branch(store, name), **options))
-        return found[-1]
-
-    try:
+    with all_buried(lambda name, **options: parts_on(open_branch(store, name), **options)) as open_one:
         yield open_one
-    finally:
-        for parts in found:
-            bury(parts)
 
 
 @pytest.fixture
