@@ -78,7 +78,9 @@ def _read_schema_file(path: Path) -> str:
     except OSError as error:
         raise InputError(f"can't read the schema {path}: {error.strerror}", path=str(path)) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"can't read the schema {path}: it is not UTF-8 (byte {error.start})") from error
+        raise InputError(
+            f"can't read the schema {path}: it is not UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from error
 
 
 class Graph(GraphReader):

@@ -166,7 +166,9 @@ def seconds(text: str, option: str) -> float:
     found = _DURATION.fullmatch(text.strip())
     length_s = float(found[1]) * _SECONDS[found[2]] if found else _DURATION_MAX_S + 1
     if length_s > _DURATION_MAX_S:
-        raise typer.BadParameter(f"{text!r} is no time of up to 100 years: write 90s, 30m, 1h or 2d", param_hint=option)
+        raise typer.BadParameter(
+            f"invalid time {text!r}: write 90s, 30m, 1h or 2d, at most 100 years", param_hint=option
+        )
     return length_s
 
 

@@ -36,7 +36,9 @@ class BatchWriter:
         in_flight: int = IN_FLIGHT,
     ) -> None:
         if rows < 1 or in_flight < 1:
-            raise InputError(f"a writer with {rows} rows per batch and {in_flight} batches at a time never sends one")
+            raise InputError(
+                f"a writer with {rows} rows per batch and {in_flight} batches at a time never sends one: give 1 or more"
+            )
         self._submit, self._options = submit, options
         self._rows = rows
         self._in_flight = in_flight if options.get("mode", Mode.APPEND) == Mode.APPEND else 1

@@ -139,5 +139,5 @@ def _event(line: bytes, where: str) -> Event:
     try:
         event: Event = _decode(line)
     except msgspec.DecodeError as error:
-        raise InputError(f"{where} is no event of a history: {error}; check what wrote to the file") from error
+        raise InputError(f"{where} is not an event of a history: {error}; check what wrote to the file") from error
     return event

@@ -165,4 +165,4 @@ def _failed(child: _Child) -> StorageError:
     child.process.join(PAUSE_S)
     code = child.process.exitcode
     how = "does not end" if code is None else f"ended with exit code {code}, and its error is above"
-    return StorageError(f"writer {child.number} {how}; this is no violation, but the run says nothing: try again")
+    return StorageError(f"writer {child.number} {how}; this is not a violation, but the run proves nothing: try again")

@@ -21,4 +21,6 @@ class Author:
         for what, name in (("actor", self.actor), ("tenant", self.tenant)):
             if not (isinstance(name, str) and name.isprintable() and len(name) <= NAME_CHARS_MAX):
                 shown = repr(name)[:_NAME_SHOWN_MAX]
-                raise InputError(f"no {what} {shown}: use one line of at most {NAME_CHARS_MAX} printable characters")
+                raise InputError(
+                    f"invalid {what} {shown}: must be one line of at most {NAME_CHARS_MAX} printable characters"
+                )

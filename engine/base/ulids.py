@@ -31,7 +31,7 @@ def checked_txn_id(txn_id: str) -> str:
     canonical = txn_id.upper() if isinstance(txn_id, str) else ""
     if not is_ulid(canonical):
         raise InputError(
-            f"{txn_id!r} is no transaction id, which is a ULID of 26 characters: make one with str(ulid.ULID()), keep "
-            "it, and give it again when the same write is tried again"
+            f"invalid txn_id {txn_id!r}: must be a ULID of 26 characters; make one with str(ulid.ULID()), keep it, and "
+            "give it again when the same write is tried again"
         )
     return canonical

@@ -77,7 +77,7 @@ def _create(branch: OpenBranch, attempts: Attempts, author: Author) -> None:
     if not _is_first(branch):
         _take_back(branch, attempts, attempt)
         uri = branch.store.uri
-        raise GraphExists(f"{uri} was created by somebody else meanwhile; open it instead", uri=uri)
+        raise GraphExists(f"{uri} was created by another process meanwhile; open it instead", uri=uri)
     reach(Point.INIT_AFTER_IDENTITY)
     _finish(branch, first.op_id)
 

@@ -165,7 +165,9 @@ class Lineage:
             chain = self._log.down_to(newest, folded_through)
             if reaches(chain, folded_through):
                 return chain, folded_through
-        raise InvariantViolation("the line does not reach down to what __manifest has folded")
+        raise InvariantViolation(
+            "the line does not reach down to what __manifest has folded; restore the missing objects from a backup"
+        )
 
 
 def _commits(chain: tuple[CommitObject, ...], folded_through: int) -> Iterator[tuple[LineageEntry, CommitObject]]:

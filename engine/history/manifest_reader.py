@@ -199,7 +199,8 @@ class ManifestReader:
             if self._branch.is_main:
                 refuse_gone(self._store, self._branch.ulid)
             raise InvariantViolation(
-                f"{self._table.uri} does not end in the head of {self._branch}; was it written by something else?"
+                f"{self._table.uri} does not end in the head of {self._branch}; if something other than omniray wrote "
+                "to it, restore it from a backup"
             )
         head: dict[str, Any] = found[0]
         return head

@@ -45,7 +45,10 @@ def written_at(select: Select, seq: int) -> list[dict[str, Any]]:
     """The pins of all tables as they were written out at a number, as rows of their versions."""
     found = select(has_id(_pins_id(seq))).to_pylist()
     if not found:
-        raise InvariantViolation(f"__manifest has no pins written out at {seq}; was it written by something else?")
+        raise InvariantViolation(
+            f"__manifest has no pins written out at {seq}; if something other than omniray wrote to it, "
+            "restore it from a backup"
+        )
     rows: list[dict[str, Any]] = json.loads(found[0]["metadata"])["pins"]
     return rows
 
@@ -59,7 +62,10 @@ def last_until(select: Select, folded_through: int, at: datetime) -> dict[str, A
         found = select(has_any_id(list(probes)), ["object_id", "seq", "at"]).to_pylist()
         rows = {probes[row["object_id"]]: row for row in found}
         if len(rows) < len(probes):
-            raise InvariantViolation("__manifest lacks pins that it should have; was it written by something else?")
+            raise InvariantViolation(
+                "__manifest lacks pins that it should have; if something other than omniray wrote to it, "
+                "restore it from a backup"
+            )
         until = [place for place, row in rows.items() if row["at"] <= at]
         high = min((place - 1 for place in rows if place not in until), default=high)
         if until:

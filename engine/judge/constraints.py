@@ -100,7 +100,7 @@ def _judge_table(
         case.reject(to_blame["row"])
     raise ConstraintViolation(
         f"{type.table_key}: records still break rules after {PASSES_MAX} passes, each over what the one before left;"
-        " mend the source, or load it without rejecting to see the first of them",
+        " correct the source, or load it without rejecting to see the first of them",
         table_key=type.table_key, passes=PASSES_MAX,
     )  # fmt: skip
 

@@ -67,7 +67,8 @@ class CommitLog:
     def _checked(self, obj: CommitObject, seq: int) -> CommitObject:
         if (obj.line, obj.seq) != (self.branch.ulid, seq):
             raise InvariantViolation(
-                f"{self.path(seq)} holds object {obj.seq} of line {obj.line}: was it copied there by hand?",
+                f"{self.path(seq)} holds object {obj.seq} of line {obj.line}; if it was copied there by hand, "
+                "put the original back",
                 path=self.path(seq),
             )
         return obj
@@ -106,7 +107,10 @@ class CommitLog:
     def _require(self, seq: int) -> CommitObject:
         obj = self.read(seq)
         if obj is None:
-            raise InvariantViolation(f"{self.path(seq)} was listed and is not there; was it deleted by hand?", seq=seq)
+            raise InvariantViolation(
+                f"{self.path(seq)} was listed and is not there; if it was deleted by hand, restore it from a backup",
+                seq=seq,
+            )
         return obj
 
     def _hinted(self) -> CommitObject | None:

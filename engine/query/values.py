@@ -45,7 +45,7 @@ def read_date(text: str) -> date:
             return date.fromisoformat(text)
     except ValueError:
         pass
-    raise Misfit(f"{_shown(text)} is no date; write it as 2026-01-31")
+    raise Misfit(f"expected a date, got {_shown(text)}; write it as 2026-01-31")
 
 
 def read_datetime(text: str) -> datetime:
@@ -55,7 +55,9 @@ def read_datetime(text: str) -> datetime:
             return _moment(datetime.fromisoformat(text))
     except ValueError:
         pass
-    raise Misfit(f"{_shown(text)} is no date and time; write it as 2026-01-31T12:00:00Z, with at most 6 decimals")
+    raise Misfit(
+        f"expected a date and time, got {_shown(text)}; write it as 2026-01-31T12:00:00Z, with at most 6 decimals"
+    )
 
 
 def read_param(value: Any, type: PropertyType) -> Value:
@@ -78,7 +80,7 @@ def fit(value: Any, type: PropertyType) -> Value:
     match type:
         case EnumType(values):
             if not isinstance(value, str):
-                raise Misfit(f"{_shown(value)} is no text, and the values of an enum are")
+                raise Misfit(f"expected a text, as the values of an enum are, got {_shown(value)}")
             if value not in values:
                 raise Misfit(f"{_shown(value)} is not among the enum's values; {did_you_mean(value[:80], values)}")
             return value
@@ -115,7 +117,7 @@ _WIDENS_TO = {
 
 def _items(value: Any, type: PropertyType) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise Misfit(f"{_shown(value)} is no {type}")
+        raise Misfit(f"expected {type}, got {_shown(value)}")
     if any(one is None for one in value):
         raise Misfit("a list with a null in it")
     return value
@@ -128,7 +130,7 @@ def _fit_scalar(value: Any, scalar: Scalar) -> Value:
             return value
     elif scalar is Scalar.STRING and isinstance(value, str):
         if not is_unicode(value):
-            raise Misfit("a text with half of a surrogate pair in it, which is no character")
+            raise Misfit("a text with half of a surrogate pair in it, which is not a character")
         return value
     elif scalar in INTEGER_LIMITS and isinstance(value, int):
         low, high = INTEGER_LIMITS[scalar]
@@ -143,7 +145,7 @@ def _fit_scalar(value: Any, scalar: Scalar) -> Value:
         return _moment(value)
     elif scalar is Scalar.BLOB and isinstance(value, bytes | str):
         return value if isinstance(value, bytes) else _blob(value)
-    raise Misfit(f"{_shown(value)} is no {scalar}{_HOW_TO_WRITE.get(scalar, '')}")
+    raise Misfit(f"expected {scalar}, got {_shown(value)}{_HOW_TO_WRITE.get(scalar, '')}")
 
 
 _HOW_TO_WRITE = {
@@ -176,11 +178,11 @@ def _moment(value: datetime) -> datetime:
 
 def _blob(text: str) -> bytes:
     if not text.startswith(BLOB_PREFIX):
-        raise Misfit(f'{_shown(text)} is no Blob; write its bytes as text, "{BLOB_PREFIX}…"')
+        raise Misfit(f'expected Blob, got {_shown(text)}; write its bytes as text, "{BLOB_PREFIX}…"')
     try:
         return base64.b64decode(text.removeprefix(BLOB_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise Misfit(f"what follows {BLOB_PREFIX!r} is no base64") from None
+        raise Misfit(f"what follows {BLOB_PREFIX!r} is not base64") from None
 
 
 def _shown(value: Any) -> str:

@@ -72,7 +72,7 @@ class Changes:
     def seq_of(self, commit_id: str) -> int:
         """The number of a commit's step; a reader of its snapshot continues after it."""
         if not is_ulid(commit_id.upper()):
-            raise InputError(f"{commit_id!r} is no commit id; 'omniray history' shows them")
+            raise InputError(f"{commit_id!r} is not a commit id; 'omniray history' shows them")
         found = self._lineage.commit(commit_id.upper())
         if found is None:
             raise NotFound(

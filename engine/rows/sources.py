@@ -100,7 +100,7 @@ def _open_file(file: SourceFile, schema: Schema, type: ElementType | None, forma
     format = format or _FORMAT_OF_SUFFIX.get(path.suffix.lower())
     if format not in _FORMATS:
         hint = "name it .jsonl, .csv or .parquet, or say it with format= (--format)"
-        problem = "can't tell its format" if format is None else f"no format {format!r}"
+        problem = "can't tell its format" if format is None else f"invalid format {format!r}"
         raise InputError(f"{file.name}: {problem}; {hint}", source=file.name)
     if format == "jsonl":
         read: ReadBlocks = partial(jsonl_blocks, file, schema, type)

@@ -198,7 +198,7 @@ def _check_pattern(pattern: str, place: Place) -> None:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
-        raise place.error(f"@check has a pattern that is no RE2 regular expression: {reason}") from None
+        raise place.error(f"@check has a pattern that is not an RE2 regular expression: {reason}") from None
 
 
 def _is(type: PropertyType, *scalars: Scalar) -> bool:

@@ -81,10 +81,10 @@ class Source:
             code = escape[1]
             if code[0] not in '"\\/bfnrtu' or code == "u":
                 at = (token.start_pos or 0) + escape.start()
-                raise self.fault(rf"\{code} is no escape; for a backslash write \\", at)
+                raise self.fault(rf"\{code} is not an escape; for a backslash write \\", at)
         value: str = json.loads(str(token), strict=False)
         if not is_unicode(value):
-            raise self.fault_at(token, "this text holds half of a surrogate pair, which is no character")
+            raise self.fault_at(token, "this text holds half of a surrogate pair, which is not a character")
         return value
 
 
@@ -143,7 +143,7 @@ class Language:
         try:
             source.text.encode()
         except UnicodeEncodeError as error:
-            raise source.fault("half of a surrogate pair, which is no character", error.start) from None
+            raise source.fault("half of a surrogate pair, which is not a character", error.start) from None
 
     def _fault(self, source: Source, error: UnexpectedInput) -> ParseError:
         expected = self._expected(error)

@@ -219,7 +219,7 @@ def _check_body(body: _Body, columns: Mapping[str, Property]) -> None:
             if not isinstance(property.type, VectorType):
                 raise place.error(f"@embed on a property of type {property.type}; an embedding is a Vector")
             if embedded is None or embedded.type != _TEXT:
-                raise place.error(f"@embed names {annotation.args[0]!r}, which is no String property of the type")
+                raise place.error(f"@embed names {annotation.args[0]!r}, which is not a String property of the type")
 
 
 def _type(written: WrittenType, place: Place) -> PropertyType:

@@ -18,7 +18,7 @@ def open_store(
     """The store behind a URI: a path, `file://…`, or `s3://bucket/prefix`."""
     uri = os.fspath(uri)
     if durability not in set(Durability):
-        raise InputError(f"no durability {durability!r}: use process or power")
+        raise InputError(f"invalid durability {durability!r}: use process or power")
     parts = urlsplit(uri)
     if parts.scheme == "s3":
         from omniray.engine.store.s3 import S3Store  # a graph on a disk needs no S3 client

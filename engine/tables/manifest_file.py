@@ -16,8 +16,8 @@ def serialised(manifest: bytes, *, where: str) -> bytes:
         (position,) = struct.unpack_from("<Q", manifest, len(manifest) - _FOOTER_BYTES)
         (length,) = struct.unpack_from("<I", manifest, position)
     except struct.error as error:
-        raise InvariantViolation(f"{where} is no Lance manifest; restore it from a backup", path=where) from error
+        raise InvariantViolation(f"{where} is not a Lance manifest; restore it from a backup", path=where) from error
     found = manifest[position + 4 : position + 4 + length]
     if not manifest.endswith(_MAGIC) or len(found) != length:
-        raise InvariantViolation(f"{where} is no Lance manifest; restore it from a backup", path=where)
+        raise InvariantViolation(f"{where} is not a Lance manifest; restore it from a backup", path=where)
     return found

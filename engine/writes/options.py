@@ -26,9 +26,9 @@ class LoadOptions:
     @classmethod
     def checked(cls, mode: str, on_error: str, rejects: str | Path | None) -> LoadOptions:
         if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE):
-            raise InputError(f"no load mode {mode!r}: use append, merge or overwrite")
+            raise InputError(f"invalid mode {mode!r}: use append, merge or overwrite")
         if on_error not in set(OnError):
-            raise InputError(f"no on_error {on_error!r}: use fail or reject")
+            raise InputError(f"invalid on_error {on_error!r}: use fail or reject")
         if (on_error == OnError.REJECT) != (rejects is not None):
             raise InputError("on_error='reject' and a file for the rejected records go together: give rejects=PATH")
         return cls(Mode(mode), OnError(on_error), None if rejects is None else Path(rejects))

@@ -398,5 +398,5 @@ def test_pins_that_should_be_written_out_and_are_not_are_noticed(
     monkeypatch.setattr(written_pins, "PINS_EVERY", 4)
     found = Manifest(store, BRANCH)
     for ask in (lambda: found.pins_at(9), lambda: found.newest_commit_until(BEGIN)):
-        with pytest.raises(InvariantViolation, match="written by something else"):
+        with pytest.raises(InvariantViolation, match="something other than omniray wrote to it"):
             ask()

@@ -448,10 +448,10 @@ def test_a_frame_whose_columns_do_not_fit_is_refused_before_any_task(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"via": "pigeon"}, "no way 'pigeon' leads to Ray"),
+        ({"via": "pigeon"}, "invalid via 'pigeon'"),
         ({"via": "files"}, "give both or neither"),
         ({"shared_path": "/shared"}, "give both or neither"),
-        ({"mode": "upsert"}, "no load mode 'upsert'"),
+        ({"mode": "upsert"}, "invalid mode 'upsert'"),
         ({"timeout_s": 0}, "timeout_s is 0: give seconds"),
         ({"type": "Persona"}, "Persona"),
         ({"txn_id": "7"}, "ULID"),

@@ -365,7 +365,7 @@ def test_a_run_of_bad_rows_alone_commits_nothing(project: Project) -> None:
         ('"f"', '"1"', "Knows.src: `1` is int, never String; an id is text: cast(1 as string)"),
         ('"people.json"', '"missing.json"', "sources.people can't be read: [PATH_NOT_FOUND]"),
         ('"n string,', '"n strin,', "sources.people.schema: "),
-        ('"Person": {', '"Person": { "where": "n",', "nodes.Person.where is no condition"),
+        ('"Person": {', '"Person": { "where": "n",', "nodes.Person.where is not a condition"),
         ('"Person": {', '"Person": { "deduplicate": "last by w",', "nodes.Person.deduplicate: [UNRESOLVED_COLUMN"),
         ('"a"', '"max(a)"', "nodes.Person.columns.age: [MISSING_GROUP_BY]"),
         ('"a"', '"explode(array(a))"', "nodes.Person.columns.age: [UNSUPPORTED_GENERATOR"),
@@ -474,7 +474,7 @@ def test_the_command_ends_with_one_line_for_a_broken_file(project: Project) -> N
     code, _, err = command(project.folder / "missing.yml", "--json")
     assert (code, json.loads(err)["error"]["kind"]) == (3, "bad_input")
     code, _, err = command(project.write(), "--run-id", "today")
-    assert (code, "is no transaction id" in err) == (3, True)
+    assert (code, "invalid txn_id" in err) == (3, True)
 
 
 def test_the_example_runs_as_a_job_of_spark(

@@ -20,14 +20,14 @@ def test_a_name_is_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\nb", "\ud800", "\x1b[31m", "a" * (NAME_CHARS_MAX + 1), 7, None])
 def test_what_no_terminal_can_show_is_refused(name: Any) -> None:
-    with pytest.raises(InputError, match=r"no actor .*: use one line of at most 256 printable characters"):
+    with pytest.raises(InputError, match=r"invalid actor .*: must be one line of at most 256 printable characters"):
         Author(actor=name)
-    with pytest.raises(InputError, match="no tenant"):
+    with pytest.raises(InputError, match="invalid tenant"):
         Target("graph", tenant=name)
 
 
 def test_nothing_is_written_for_nobody(disk: Root) -> None:
     with new_graph(disk) as graph:
-        with pytest.raises(InputError, match="no actor"):
+        with pytest.raises(InputError, match="invalid actor"):
             graph.load([{"name": "ann"}], type="Person", actor="a\nb")
         assert len(graph.history()) == 1

@@ -261,7 +261,7 @@ def test_a_commit_that_is_not_in_the_history_is_named(disk: Root) -> None:
         changes = changes_of(graph, disk)
         with pytest.raises(omniray.NotFound, match="no commit 01J0000000000000000000000X in the history"):
             changes.seq_of("01J0000000000000000000000X")
-        with pytest.raises(omniray.InputError, match="'yesterday' is no commit id"):
+        with pytest.raises(omniray.InputError, match="'yesterday' is not a commit id"):
             changes.seq_of("yesterday")
 
 

@@ -233,7 +233,7 @@ def test_an_object_in_another_line_s_folder_is_refused(
     copied = encode(extend(log, 2))
     directory.put(other.path(2), copied)
     if has_guard:
-        with pytest.raises(InvariantViolation, match=f"object 2 of line {BRANCH.ulid}: was it copied there by hand"):
+        with pytest.raises(InvariantViolation, match=f"object 2 of line {BRANCH.ulid}; if it was copied there by hand"):
             other.newest()
         assert directory.get(other.path(2)) == copied
     else:

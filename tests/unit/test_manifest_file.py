@@ -41,5 +41,5 @@ def test_what_is_no_manifest_is_refused_and_named(tmp_path: Path, broken: str) -
         "another magic": whole[:-4] + b"PAR1",
         "zeros": bytes(len(whole)),
     }[broken]
-    with pytest.raises(InvariantViolation, match=r"here is no Lance manifest; restore it from a backup"):
+    with pytest.raises(InvariantViolation, match=r"here is not a Lance manifest; restore it from a backup"):
         serialised(data, where="here")

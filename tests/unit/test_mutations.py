@@ -186,7 +186,7 @@ def test_a_mutation_without_an_id_gets_a_new_one_and_is_not_hashed(graph: Graph)
 
 
 def test_an_id_that_is_no_ulid_is_refused(graph: Graph) -> None:
-    with pytest.raises(InputError, match="no transaction id"):
+    with pytest.raises(InputError, match="invalid txn_id"):
         intent(graph, "order-17")
 
 

@@ -144,7 +144,7 @@ def test_the_example_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("- a", "1: the pipeline is no mapping: write `key: value`, one below the other"),
+        ("- a", "1: the pipeline is not a mapping: write `key: value`, one below the other"),
         ("graph: {uri: g", "1: no YAML: expected ',' or '}', but got '<stream end>'"),
         ("graph: [\n  a: b\n", "3: no YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: \x07", "1: no YAML: the character #x0007 can't stand in it"),
@@ -153,7 +153,7 @@ def test_the_example_is_read() -> None:
         (changed("rejects: r", "rejects: r\nmode: insert"), "3: mode is 'insert'; it is one of append, merge"),
         (changed("rejects: r", "rejects: r\nrejects: s"), "3: 'rejects' stands twice in the pipeline; keep one"),
         (changed("{uri: g}", "{url: g}"), "1: unknown key 'url' in graph; did you mean 'uri'?"),
-        (changed("{uri: g}", "g"), "1: graph is no mapping: write `key: value`, one below the other"),
+        (changed("{uri: g}", "g"), "1: graph is not a mapping: write `key: value`, one below the other"),
         (changed("format: parquet, ", ""), "4: sources.people lacks 'format': one of parquet, csv, json, jdbc"),
         (changed("parquet", "avro"), "4: sources.people.format is 'avro'; it is one of parquet, csv, json, jdbc"),
         (changed(", path: p", ""), "4: sources.people lacks 'path': give it, such as `path: people.csv`"),
@@ -161,13 +161,13 @@ def test_the_example_is_read() -> None:
         (changed("parquet, path: p", "jdbc, url: u"), "4: sources.people needs 'table' or 'query', one of the two"),
         (changed("path: p", "path: '${HOME}/p'"), "4: ${…} is filled in under options and storage_options alone"),
         (changed("path: p", "path: p, options: {a: '${NOT_SET}'}"), "4: the environment variable NOT_SET is not set"),
-        (changed("path: p", "path: p, options: {a: '${a-b}'}"), "4: ${a-b} is no variable: write ${NAME}"),
+        (changed("path: p", "path: p, options: {a: '${a-b}'}"), "4: ${a-b} is not a variable: write ${NAME}"),
         (changed("from: people", "from: peple"), "7: no source 'peple'; did you mean 'people'?"),
         (changed("    from: people\n", ""), "6: nodes.Person lacks 'from': give it, such as `from: people`"),
         (changed("columns:", "colums:"), "8: unknown key 'colums' in nodes.Person; did you mean 'columns'?"),
         (changed("{name: n}", "{}"), "8: nodes.Person lacks 'columns': write `property: expression` for each"),
-        (changed("{name: n}", "{name: {a: b}}"), "8: nodes.Person.columns.name is no text"),
-        (changed("{name: n}", "{name: }"), "8: nodes.Person.columns.name is no text"),
+        (changed("{name: n}", "{name: {a: b}}"), "8: nodes.Person.columns.name is not a text"),
+        (changed("{name: n}", "{name: }"), "8: nodes.Person.columns.name is not a text"),
         (SMALL + "    clean: [trin]\n", "9: no cleaning step 'trin' in nodes.Person; did you mean 'trim'?"),
         (SMALL + "    deduplicate: last\n", "9: nodes.Person.deduplicate is 'last'; write first, first by EXPRESSION"),
         (SMALL + "    deduplicate: fail by x\n", "9: nodes.Person.deduplicate is 'fail by x'; write first"),
@@ -175,7 +175,7 @@ def test_the_example_is_read() -> None:
         (changed("rejects: r", "rejects: ''"), "2: the pipeline lacks 'rejects': give it, such as `rejects:"),
         (changed("path: p", "path: []"), "4: sources.people lacks 'path': give it, such as `path: people.csv`"),
         (changed("path: p", "path: [p, '']"), "4: sources.people lacks 'path': give it, such as `path: people.csv`"),
-        (changed("{name: n}", "[name]"), "8: nodes.Person.columns is no mapping: write `key: value`"),
+        (changed("{name: n}", "[name]"), "8: nodes.Person.columns is not a mapping: write `key: value`"),
         (SMALL.partition("nodes:")[0] + "nodes: {}\n", "5: the pipeline lacks 'nodes': say what becomes of"),
         (SMALL + "    <<: {where: a}\n", "9: a merge key (<<) stands in nodes.Person: write out what it would bring"),
         (SMALL + "---\na: b\n", "9: no YAML: expected a single document in the stream, but found another document"),
@@ -201,7 +201,7 @@ def test_a_file_that_is_not_there_or_no_text_is_one_line(tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"can't read the pipeline .*missing\.yml: No such file"):
         read_pipeline(tmp_path / "missing.yml")
     (tmp_path / "binary.yml").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(InputError, match="no text in UTF-8"):
+    with pytest.raises(InputError, match="not text in UTF-8"):
         read_pipeline(tmp_path / "binary.yml")
 
 

@@ -102,7 +102,7 @@ def test_a_load_without_an_id_is_not_hashed(prepare: Prepare) -> None:
 def test_an_id_that_is_no_ulid_is_refused_with_the_way_to_make_one(
     graph: Graph, prepare: Prepare, tmp_path: Path, txn_id: Any
 ) -> None:
-    with pytest.raises(InputError, match=r"no transaction id.* make one with str\(ulid\.ULID\(\)\)"):
+    with pytest.raises(InputError, match=r"invalid txn_id .* make one with str\(ulid\.ULID\(\)\)"):
         prepare([person("a")], txn_id=txn_id, rejects=tmp_path / "bad.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["g"]
 

@@ -248,7 +248,7 @@ REFUSED = {
     "two ranges": ("node T { a: I32 @range(0..) @range(..5) }", "a second @range on 'a'"),
     "a check of a number": ('node T { a: I32 @check("x") }', "T.a: @check on 'a', which is I32; only a String"),
     "a check of an enum": ('node T { a: enum(x) @check("x") }', "which is an enum"),
-    "a broken pattern": ('node T { a: String @check("(") }', "T.a: @check has a pattern that is no RE2 regular expr"),
+    "a broken pattern": ('node T { a: String @check("(") }', "T.a: @check has a pattern that is not an RE2 regular"),
     "a pattern that only Python knows": ('node T { a: String @check("(?=x)") }', "no RE2 regular expression"),
     "a key with a text": ('node T { a: String @key("a") }', "T.a: @key is written @key at a property, or"),
     "a key of nothing": ("node T { a: String @key() }", "@key is written"),
@@ -272,7 +272,7 @@ REFUSED = {
     "an option twice": ("node T @x(a=1, a=2) {}", "@x has an option twice"),
     "bounds where none belong": ("node T @x(0..1) {}", "@x has bounds"),
     "an embedding that is no vector": ('node T { a: String b: String @embed("a") }', "an embedding is a Vector"),
-    "an embedding of nothing": ('node T { b: Vector(2) @embed("a") }', "@embed names 'a', which is no String"),
+    "an embedding of nothing": ('node T { b: Vector(2) @embed("a") }', "@embed names 'a', which is not a String"),
     "a broken interface that nobody implements": ("node T {} interface I { a: String @range(0..) }", "only numbers"),
 }  # fmt: skip
 
@@ -314,8 +314,8 @@ UNREADABLE = {
     "a comment without an end": ("node T {}\n/* * /", 2, 1, "close it with */", []),
     "single quotes": ("node T @x('a') {}", 1, 11, "double quotes", []),
     "a semicolon": ("node T { a: I32; }", 1, 16, "nothing ends with ';'", []),
-    "an unknown escape": (r'node T @x("a\d") {}', 1, 13, r"\d is no escape", []),
-    "half an escape": (r'node T @x("\u12") {}', 1, 12, r"\u is no escape", []),
+    "an unknown escape": (r'node T @x("a\d") {}', 1, 13, r"\d is not an escape", []),
+    "half an escape": (r'node T @x("\u12") {}', 1, 12, r"\u is not an escape", []),
     "half a pair in an escape": (r'node T @x("\ud800") {}', 1, 11, "surrogate", []),
     "half a pair": ("node T {} // \ud800", 1, 14, "surrogate", []),
     "a huge integer": (f"node T @x({'9' * 5000}) {{}}", 1, 11, "64 bits", []),

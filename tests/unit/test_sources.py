@@ -392,7 +392,7 @@ def test_a_file_that_is_not_there_or_not_a_file_is_told_before_anything_is_read(
         open_source(tmp_path, SCHEMA)
     with pytest.raises(InputError, match=r"can't tell its format; .* or say it with format= \(--format\)"):
         open_source(write(tmp_path / "a.txt"), SCHEMA)
-    with pytest.raises(InputError, match="no format 'xml'"):
+    with pytest.raises(InputError, match="invalid format 'xml'"):
         open_source(write(tmp_path / "a.txt"), SCHEMA, format="xml")
     with pytest.raises(InputError, match=r"say which one .* with type= \(--type\), or name .* such as Person\.csv"):
         open_source(write(tmp_path / "people.csv"), SCHEMA)

@@ -67,7 +67,7 @@ def test_a_history_may_end_anywhere_in_its_last_line(path: Path) -> None:
 def test_a_broken_line_in_the_middle_is_refused(path: Path) -> None:
     whole = written(path).read_bytes()
     path.write_bytes(b'{"event": "ok"}\n' + whole)
-    with pytest.raises(InputError, match=r"line 1 is no event of a history"):
+    with pytest.raises(InputError, match=r"line 1 is not an event of a history"):
         read_history(path)
 
 

@@ -562,7 +562,7 @@ def test_a_table_of_a_graph_that_is_gone_says_so(
 def test_a_manifest_that_is_none_is_named(storage: TableStorage, store: ObjectStore, table: Table) -> None:
     staged = commit(storage, table, storage.stage_append(table, people("ann")))
     store.put(staged.manifest, b"junk" + transaction_mark(pinned(staged)))
-    with pytest.raises(InvariantViolation, match=f"{staged.manifest} is no Lance manifest"):
+    with pytest.raises(InvariantViolation, match=f"{staged.manifest} is not a Lance manifest"):
         main_storage(store).open(PERSON, pinned(staged))
 
 

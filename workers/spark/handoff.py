@@ -86,7 +86,7 @@ def _refuse_options(graph: object, via: str, shared_path: str | None, timeout_s:
     if not isinstance(graph, ServedGraph):
         raise InputError("a handoff goes to the Ray cluster of a coordinator: connect to it with omniray.connect(uri)")
     if via not in (FLIGHT, FILES):
-        raise InputError(f"no way {via!r} leads to Ray: use via={FLIGHT!r} or via={FILES!r}")
+        raise InputError(f"invalid via {via!r}: use {FLIGHT!r} or {FILES!r}")
     if (via == FILES) != (shared_path is not None):
         raise InputError(f"shared_path is where via={FILES!r} writes its files: give both or neither")
     if not timeout_s > 0:
@@ -140,7 +140,7 @@ def _locations(workers: Sequence[Any], ticket: Ticket, token: str, seal: Seal, u
     try:
         return tuple(ray.get(serving, timeout=START_TIMEOUT_S))
     except ray.exceptions.RayError as error:
-        raise Unreachable(f"a staging server on Ray fails, and nothing was written: {first_line(error)}") from error
+        raise Unreachable(f"a staging server on Ray failed; nothing was written: {first_line(error)}") from error
 
 
 def one_part_each(handed: Iterable[tuple[int, bytes]]) -> list[bytes]:
@@ -185,7 +185,7 @@ def _written(folder: str) -> list[str]:
     files, path = fsspec.core.url_to_fs(folder)
     names = sorted(name for name in files.ls(path, detail=False) if _is_data(name.rpartition("/")[2]))
     if not names:
-        raise StorageError(f"Spark wrote no Parquet file to {folder}, and nothing was written: look at its settings")
+        raise StorageError(f"Spark wrote no Parquet file to {folder}; nothing was written: look at its settings")
     return [files.unstrip_protocol(name) for name in names]
 
 

@@ -121,7 +121,7 @@ def _started(count: int) -> list[Any]:
     except ray.exceptions.RayError as error:
         _end(workers)
         raise Unreachable(
-            f"no staging server could be started on Ray, and nothing was written: {first_line(error)}"
+            f"no staging server could be started on Ray; nothing was written: {first_line(error)}"
         ) from error
     return workers
 

@@ -35,7 +35,9 @@ class Seal:
         """The part; raises `StorageError` if its digest is wrong."""
         digest, part = sealed[:_DIGEST_BYTES], sealed[_DIGEST_BYTES:]
         if not hmac.compare_digest(digest, hmac.digest(self.key, part, _DIGEST)):
-            raise StorageError("a part was not made by the staging servers of this run; nothing was written")
+            raise StorageError(
+                "a part was not made by the staging servers of this run; nothing was written: hand over again"
+            )
         return part
 
 

@@ -81,7 +81,7 @@ class WriteOptions:
         options = known(given, cls.KNOWN)
         mode = options.get("load_mode", Mode.OVERWRITE if overwrite else Mode.APPEND)
         if mode not in LOAD_MODES:
-            raise InputError(f"no load_mode {mode!r}: use append, merge or overwrite")
+            raise InputError(f"invalid load_mode {mode!r}: use append, merge or overwrite")
         if overwrite and mode != Mode.OVERWRITE:
             raise InputError(f"mode('overwrite') and load_mode {mode!r} contradict each other: use mode('append')")
         return cls(Target.of(options, connect), needed(options, "type", "Person"), Mode(mode), options.get("txn_id"))

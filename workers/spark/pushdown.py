@@ -97,7 +97,7 @@ def _whole(value: Any) -> Any:
     if not isinstance(value, Decimal):
         return value
     if value != int(value):
-        raise ValueError(f"{value} is no integer")
+        raise ValueError(f"{value} is not an integer")
     return int(value)
 
 

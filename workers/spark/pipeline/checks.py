@@ -146,7 +146,9 @@ def judge(judgement: Judgement, nodes: Mapping[str, DataFrame], pinned: PinnedGr
         if pinned.mode is not Mode.MERGE or len(judgement.fallen) == before:
             break
     else:
-        raise ConstraintViolation(f"{type.name}: rows still break @unique after {PASSES_MAX} passes; mend the source")
+        raise ConstraintViolation(
+            f"{type.name}: rows still break @unique after {PASSES_MAX} passes; correct the source"
+        )
     if isinstance(type, EdgeType) and type.cardinality != ANY_CARDINALITY:
         _drop_crowded(judgement, type, pinned)
         _drop_sparse(judgement, type, pinned)
@@ -208,7 +210,7 @@ def _drop_duplicates(judgement: Judgement, mode: Mode) -> None:
     if judgement.plan.mapping.deduplicate.keep is Keep.FAIL:
         keys = [" -> ".join(row) for row in repeated.limit(_SHOWN_KEYS_MAX).collect()]
         raise ConstraintViolation(
-            f"{name}: several rows have the key {', '.join(map(repr, keys))}, and deduplicate is 'fail'; mend the "
+            f"{name}: several rows have the key {', '.join(map(repr, keys))}, and deduplicate is 'fail'; correct the "
             "source, or say which one stays: `deduplicate: last by COLUMN`",
             type=name,
         )

@@ -145,7 +145,7 @@ def read_pipeline(path: str | os.PathLike[str], environ: Mapping[str, str] = os.
     except OSError as error:
         raise InputError(f"can't read the pipeline {path}: {error.strerror}", file=str(path)) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"the pipeline {path} is no text in UTF-8; save it as such", file=str(path)) from error
+        raise InputError(f"the pipeline {path} is not text in UTF-8; save it as UTF-8", file=str(path)) from error
     return parse_pipeline(text, file=str(path), folder=Path(path).parent, environ=environ)
 
 
@@ -278,7 +278,7 @@ class _Reader:
         """An option's value with environment variables replaced; a value is never part of a message."""
         for name in _VARIABLE.findall(text.value):
             if not _NAME.fullmatch(name):
-                self._faults.add(text.line, f"${{{name}}} is no variable: write ${{NAME}}, of letters, digits and _")
+                self._faults.add(text.line, f"${{{name}}} is not a variable: write ${{NAME}}, of letters, digits and _")
             elif name not in self._environ:
                 self._faults.add(text.line, f"the environment variable {name} is not set: export it before the run")
         return _VARIABLE.sub(lambda found: self._environ.get(found[1], ""), text.value)

@@ -82,7 +82,7 @@ def _mapped(source: DataFrame, plan: TypePlan, faults: Faults) -> DataFrame | No
     title, count = plan.mapping.title, len(faults.found)
     where, by = plan.mapping.where, plan.mapping.deduplicate.by
     if where is not None and not isinstance(_type(source, where, f"{title}.where", faults), BooleanType | None):
-        faults.add(where.line, f"{title}.where is no condition: write one that is true for the rows to keep")
+        faults.add(where.line, f"{title}.where is not a condition: write one that is true for the rows to keep")
     columns = [_column(source, plan, name, text, faults).alias(name) for name, text in plan.columns.items()]
     if by is not None and _type(source, by, f"{title}.deduplicate", faults) is not None:
         _analysed(lambda: source.sort(F.expr(by.value)), by, f"{title}.deduplicate", faults)

@@ -70,7 +70,7 @@ class Section:
                 self._take(key, value, keys)
         elif node is not None and not _is_null(node):
             self._is_clear = False
-            faults.add(line_of(node), f"{self} is no mapping: write `key: value`, one below the other")
+            faults.add(line_of(node), f"{self} is not a mapping: write `key: value`, one below the other")
 
     def __str__(self) -> str:
         return self.title or "the pipeline"
@@ -81,7 +81,7 @@ class Section:
             self._is_clear = False
             self.faults.add(line, f"a merge key (<<) stands in {self}: write out what it would bring")
         elif not isinstance(key, yaml.ScalarNode):
-            self.faults.add(line, f"a key of {self} is no plain name: write `key: value`")
+            self.faults.add(line, f"a key of {self} is not a plain name: write `key: value`")
         elif keys and key.value not in keys:
             self._is_clear = False
             self.faults.add(line, f"unknown key {key.value!r} in {self}; {did_you_mean(key.value, keys)}")
@@ -166,7 +166,7 @@ class Section:
     def _scalar(self, node: yaml.Node, title: str) -> Text | None:
         if isinstance(node, yaml.ScalarNode) and not _is_null(node):
             return Text(node.value, line_of(node))
-        self.faults.add(line_of(node), f"{title} is no text: give one value, in quotes if it holds any of : # {{ [")
+        self.faults.add(line_of(node), f"{title} is not a text: give one value, in quotes if it holds any of : # {{ [")
         return None
 
 
