@@ -165,12 +165,7 @@ class Graph(GraphReader):
             return intent.finished(self._writer.commit(intent, submitted_at))
 
     def begin_load(
-        self,
-        options: LoadOptions,
-        terms: WriteTerms,
-        *,
-        announced: Iterable[str] = (),
-        memory: KeyMemory = ROOMY,
+        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
     ) -> LoadIntent:
         """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()

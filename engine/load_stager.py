@@ -51,12 +51,7 @@ class LoadStager:
         return prepare_load(source, self._tables, options, terms, type_name=type, format=format, progress=progress)
 
     def begin_load(
-        self,
-        options: LoadOptions,
-        terms: WriteTerms,
-        *,
-        announced: Iterable[str] = (),
-        memory: KeyMemory = ROOMY,
+        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
     ) -> LoadIntent:
         """Begin a load whose parts are made by workers, with `stage_part` or `read_part`, and added to it.
 

@@ -42,12 +42,7 @@ class WritableGraph(IdentifiedGraph, Protocol):
     def outcome(self, txn_id: str) -> Outcome: ...
 
     def begin_load(
-        self,
-        options: LoadOptions,
-        terms: WriteTerms,
-        *,
-        announced: Iterable[str] = (),
-        memory: KeyMemory = ...,
+        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ...
     ) -> LoadIntent: ...
 
     def commit_load(self, intent: LoadIntent) -> WriteResult: ...

@@ -156,12 +156,7 @@ class Client:
         return self.commit_load(intent, timeout_s)
 
     def begin_load(
-        self,
-        options: LoadOptions,
-        terms: WriteTerms,
-        *,
-        announced: Iterable[str] = (),
-        memory: KeyMemory = ROOMY,
+        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
     ) -> LoadIntent:
         """Begin a load whose parts are made elsewhere, as `Graph.begin_load` does."""
         self._refuse_unusable()
