@@ -24,6 +24,7 @@ from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables import old_versions
 from omniray.engine.tables.empty_table import FIRST_MANIFEST, empty_table_files
 from omniray.engine.tables.lance_namespace import CommitAttempt
+from omniray.engine.tables.table import first_words
 from omniray.engine.tables.version_names import final_path
 
 STAMP = b"omniray:internal_schema_version"
@@ -41,7 +42,7 @@ def lance_errors(doing: str) -> Iterator[None]:
     except CommitConflictError:
         raise
     except (OSError, RuntimeError, ValueError) as error:
-        raise StorageError(f"can't {doing}: {str(error).splitlines()[0]}; try again") from error
+        raise StorageError(f"can't {doing}: {first_words(error)}; try again") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from omniray.engine.line.commit_object import Pin
 from omniray.engine.reading.fragment_groups import FragmentGroup, cut
 from omniray.engine.rows.export import export_records
 from omniray.engine.schema.types import ElementType
-from omniray.engine.tables.table import Table
+from omniray.engine.tables.table import Table, first_words
 
 Filter: TypeAlias = pc.Expression | str
 _MISSING_TABLE = re.compile(r"Table with name (.+) does not exist")
@@ -128,4 +128,4 @@ def _read_all(reader: pa.RecordBatchReader) -> pa.Table:
     try:
         return reader.read_all()
     except OSError as error:
-        raise StorageError(f"can't read the table: {str(error).splitlines()[0]}") from error
+        raise StorageError(f"can't read the table: {first_words(error)}") from error
