@@ -81,4 +81,5 @@ class LoadStager:
         return resolution, {key: newest.pins[key].version for key in state.consulted | resolution.tables.keys()}
 
     def _new_lease(self) -> Lease:
-        return Lease(self._branch.sidecars, self._branch.tip.newest)
+        store, graph_id = self._branch.store, self._branch.graph_id
+        return Lease(self._branch.sidecars, self._branch.tip.newest, lambda: refuse_gone(store, graph_id))

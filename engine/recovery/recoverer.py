@@ -31,6 +31,7 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Recovery, Remark
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import LineEnd
 from omniray.engine.line.sidecar import STAGING, Sidecar, SidecarTable
 from omniray.engine.recovery.rules import (
@@ -78,7 +79,8 @@ class _Case:
 class Recoverer:
     """Recovers the operations of one branch on behalf of one owner of its line, and no others.
 
-    A sidecar is judged by its own line, lineage and epoch: another line says nothing about it.
+    A sidecar is judged by its own line, lineage and epoch: another line says nothing about it. If its line is not there
+    it belongs to no line of the graph, and main clears it away.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Recoverer:
         self._owner, self._grace_s = owner, grace_s
         self._is_dead, self._now = is_dead, now
         self._looked_at = now()
+        self._lines: set[str] = set()  # other lines that are there
 
     def is_look_due(self) -> bool:
         """Whether a write should look for operations of dead writers; of writes in quick succession, few look."""
@@ -117,6 +120,7 @@ class Recoverer:
         sidecars = [s for s in found if s.operation_id not in left]
         if not sidecars:
             return RecoveryReport(left=left)
+        refuse_gone(self._store, self._branch.graph_id)  # or what another graph has under way would be cleared away
         cases = self._examine(tip, sidecars)
         if any(case.decision is Decision.RAISE_FIRST for case in cases):
             self._raise_epoch(tip, max(s.epoch for s in sidecars))
@@ -130,14 +134,28 @@ class Recoverer:
         return self._named([s for s in found if self._owns(s, newest)], newest)
 
     def _own_sidecars(self, operation_ids: Sequence[str]) -> list[Sidecar]:
-        """The sidecars of this branch; main also takes unreadable ones, and those of graphs that were never created."""
-        branch = self._branch.branch
+        """The sidecars of this branch; main also takes unreadable ones, and those of lines that are not there.
+
+        Such a line is of a graph that was never created, or that was deleted before this one was created in its place.
+        """
+        found = self._sidecars.read_all(operation_ids)
         return [
-            sidecar
-            for sidecar in self._sidecars.read_all(operation_ids)
-            if sidecar.line == branch.ulid
-            or (branch.is_main and (not sidecar.line or sidecar.kind == create_graph.KIND))
+            s
+            for s in found
+            if s.line == self._branch.branch.ulid or (self._branch.branch.is_main and self._is_stray(s))
         ]
+
+    def _is_stray(self, sidecar: Sidecar) -> bool:
+        return not sidecar.line or sidecar.kind == create_graph.KIND or not self._is_there(sidecar.line)
+
+    def _is_there(self, line: str) -> bool:
+        """Whether a line is in the store: nothing is written on a line before its first object, which always stays."""
+        if line not in self._lines:
+            bound = {binding.ulid for binding in self._branch.tip.newest.bindings.values()}
+            if line not in bound and CommitLog(self._store, BranchId(line, line)).read(1) is None:
+                return False
+            self._lines.add(line)
+        return True
 
     def _is_gone(self, sidecar: Sidecar) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
@@ -173,7 +191,7 @@ class Recoverer:
         return TableFacts(pin.version, head, final, has_own_name)
 
     def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], *, named: bool) -> _Case:
-        is_own_line = sidecar.line == newest.line  # else it belongs to a graph that can't be created any more
+        is_own_line = sidecar.line == newest.line  # else it belongs to a line that is not there, where nothing can land
         epoch = epoch_of(sidecar.epoch, newest.epoch) if is_own_line else Epoch.PAST
         operation = OperationFacts(
             named=named,
@@ -257,17 +275,17 @@ class Recoverer:
         Their names follow from the sidecar, so nothing is listed.
         """
         reach(Point.RECOVERY_BEFORE_APPLY)
+        is_own_line = sidecar.line == self._branch.branch.ulid
+        # A line that is not there may have been the main line of its graph.
+        main_lines = {self._branch.graph_id} if is_own_line else {self._branch.graph_id, sidecar.line}
         for table in sidecar.tables:
-            folder = own_folder(table.table_path, sidecar.line, self._main_line(sidecar), table.transaction_uuid)
-            self._store.delete(f"{folder}/{manifest_name(table.expected_version + 1)}")
-            self._store.delete_empty_folders(folder)
+            for main_line in main_lines:
+                folder = own_folder(table.table_path, sidecar.line, main_line, table.transaction_uuid)
+                self._store.delete(f"{folder}/{manifest_name(table.expected_version + 1)}")
+                self._store.delete_empty_folders(folder)
             reach(Point.RECOVERY_AFTER_VERSION)
-        if sidecar.line not in (self._branch.branch.ulid, ""):  # of a graph that was never created
+        if sidecar.kind == create_graph.KIND and not is_own_line:  # of a graph that was never created
             self._store.delete(CommitLog(self._store, BranchId(MAIN, sidecar.line)).path(1))
-
-    def _main_line(self, sidecar: Sidecar) -> str:
-        """The main line of the sidecar's graph; for a graph that was never created, the sidecar's own line."""
-        return sidecar.line if sidecar.kind == create_graph.KIND else self._branch.graph_id
 
     def _record(self, tip: LineEnd, cases: Sequence[_Case]) -> bool:
         """Record each operation that is not recorded yet, and fold the record; False if the line has another owner."""

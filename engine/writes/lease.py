@@ -8,7 +8,7 @@ lease only keeps a load from being disturbed: `swept_before_us` ensures that no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.base.failpoints import Point, reach
@@ -22,10 +22,15 @@ log = logging.getLogger("omniray")
 
 
 class Lease:
-    """The lease of one load on one branch, whose newest object is `newest` or was recently."""
+    """The lease of one load on one branch, whose newest object is `newest` or was recently.
 
-    def __init__(self, sidecars: Sidecars, newest: CommitObject) -> None:
-        self._sidecars, self._newest = sidecars, newest
+    `refuse_gone` raises if the graph is not the one that the load was begun for.
+    """
+
+    def __init__(
+        self, sidecars: Sidecars, newest: CommitObject, refuse_gone: Callable[[], None] = lambda: None
+    ) -> None:
+        self._sidecars, self._newest, self._refuse_gone = sidecars, newest, refuse_gone
         self._taken: list[str] = []
 
     def take(self, intent: SidecarIntent, table: Table) -> int:
@@ -33,6 +38,7 @@ class Lease:
 
         If this raises, no file may be staged.
         """
+        self._refuse_gone()
         announced = SidecarTable(table.type.table_key, table.path, table.version, transaction_uuid="")
         sidecar = Sidecar.on(self._newest, new_ulid(), STAGING, this_process(), (intent,), (announced,))
         self._taken.append(sidecar.operation_id)  # first: a put that seems to have failed may have landed

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -21,19 +22,23 @@ from omniray.engine.base.errors import GraphGone, InvariantViolation, OmnirayErr
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import attempt, phase_d
+from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.history import manifest_reader, open_branch
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import storage
-from omniray.engine.writes import part
+from omniray.engine.writes import part, row_sink
 from omniray.engine.writes.options import LoadOptions
 from omniray.workers.kept_graphs import kept_open
 from tests.coordination import Gate, serving
 from tests.foreign import plain_ids
-from tests.graphs import SCHEMA, insert, new_graph, people, reopen
+from tests.graphs import SCHEMA, create_store, insert, new_graph, parts_of, people, reopen
+from tests.healing import everybody_is_dead, recovered
+from tests.kit.mortal import bury
 from tests.stores import Root
 
 Contents = dict[str, bytes]
+MANY = 40
 
 
 def contents(uri: str) -> Contents:
@@ -96,6 +101,39 @@ def test_the_test_of_writers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatc
         insert(graph, "cid")
         graph.flush()
         assert plain_ids(store) == ["ann", "bob", "cid"]
+
+
+def test_a_load_into_a_graph_that_was_created_anew_stages_nothing(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_sink, "INLINE_ROWS_MAX", 10)
+    with new_graph(disk) as graph:
+        insert(graph, "ann")
+        graph.flush()
+        files = replaced(graph.uri)
+        leases = Mock(wraps=graph._branch.sidecars.put)
+        monkeypatch.setattr(graph._branch.sidecars, "put", leases)
+        with pytest.raises(GraphGone, match="another one was created in its place; nothing was written"):
+            graph.load([{"name": f"p{n}"} for n in range(MANY)], type="Person")
+    assert contents(graph.uri) == files
+    leases.assert_not_called()
+
+
+def test_a_recovery_of_a_graph_that_was_deleted_says_so_while_another_one_is_being_created(disk: Root) -> None:
+    """The creator has put `__graph.json` and is about to finish. Nothing of the first graph is lost by a fault."""
+    healer = parts_of(create_store(disk), is_dead=everybody_is_dead)
+    uri, files = healer.store.uri, []
+
+    def heal() -> None:
+        files.append(contents(uri))
+        with pytest.raises(GraphGone, match="another one was created in its place"):
+            recovered(healer)
+        files.append(contents(uri))
+
+    shutil.rmtree(uri)
+    with armed({Point.INIT_AFTER_IDENTITY: Action(heal, nth=1)}):
+        create_graph(open_store(uri), SCHEMA)
+    before, after = files
+    assert before == after
+    bury(healer)
 
 
 def replaced_before_its_phase_d(disk: Root, point: Point) -> tuple[omniray.Graph, Gate, Contents]:
@@ -185,7 +223,6 @@ def test_the_test_of_publishers_can_fail(disk: Root, monkeypatch: pytest.MonkeyP
 
 # Workers that stage
 
-MANY = 40
 FAIL = LoadOptions.checked("append", "fail", None)
 
 

@@ -6,6 +6,7 @@ A process dies somewhere, another one recovers, and afterwards `wounds` finds no
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -19,15 +20,18 @@ from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.create_graph import create_graph
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, RECOVERY_ACTOR
 from omniray.engine.line.owner import Incarnation, take_over
-from omniray.engine.line.sidecar import SidecarIntent, Sidecars
+from omniray.engine.line.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
 from omniray.engine.recovery import recoverer as recoverer_module
 from omniray.engine.recovery.recoverer import GRACE_S, LEASE_S, SETTLED_S, Recoverer, RecoveryReport
-from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.version_names import manifest_name, own_folder
 from omniray.engine.writes.lease import Lease
-from tests.foreign import append, plain_ids, repair_of
+from tests.foreign import PEOPLE, append, plain_ids, repair_of
 from tests.graphs import CITY, PERSON, SCHEMA, Parts, create_store, insert, parts_of, people
 from tests.healing import add, everybody_is_dead, left_by, outcomes, recovered, staged_versions, wounds
 from tests.kit.faulty_store import FaultyStore
@@ -227,6 +231,65 @@ def test_a_creator_that_died_after_its_graph_was_there_has_created_it(any_root: 
     healer.close()
     assert plain_ids(store) == []
     assert wounds(store) == []
+
+
+# What belongs to no line of the graph
+
+
+def left_elsewhere(store: ObjectStore, kind: str, line: str, main_line: str) -> Sidecar:
+    """What a writer of another machine left on a line: a sidecar and a staged version."""
+    table = SidecarTable(PERSON, PEOPLE, 1, str(uuid.uuid4()))
+    intents = (SidecarIntent(new_ulid(), "ann"),)
+    created_at_us = time.time_ns() // 1000
+    left = Sidecar(
+        new_ulid(), kind, line, 3, EMBEDDED, Process("elsewhere", 1, "1"), created_at_us, intents, (table,)
+    )  # fmt: skip
+    Sidecars(store).put(left)
+    store.put(f"{own_folder(PEOPLE, line, main_line, table.transaction_uuid)}/{manifest_name(2)}", b"staged")
+    return left
+
+
+@pytest.mark.parametrize("is_main", [True, False], ids=["main", "branch"])
+@pytest.mark.parametrize(("waited_s", "is_cleared"), [(0.9 * GRACE_S, False), (1.1 * GRACE_S, True)])
+def test_what_was_left_on_a_line_that_is_not_there_is_cleared_away_after_the_grace_period(
+    any_root: Root, is_main: bool, waited_s: float, is_cleared: bool
+) -> None:
+    """Its graph was deleted and this one was created in its place; the line was that graph's main, or a branch."""
+    store, line = create_store(any_root), new_ulid()
+    healer = parts_of(store)
+    files = [file.path for file in store.files(PEOPLE)]
+    left = left_elsewhere(store, "Mutation", line, line if is_main else new_ulid()).operation_id
+    report = recoverer_of(healer, now=lambda: time.time() + waited_s).recover(healer.tip)
+    assert report == (RecoveryReport(rolled_back=(left,)) if is_cleared else RecoveryReport(left=(left,)))
+    assert healer.sidecars.listed() == ([] if is_cleared else [left])
+    assert ([file.path for file in store.files(PEOPLE)] == files) is is_cleared
+    assert healer.newest().epoch == 1, "nobody had to be fenced"
+    assert outcomes(healer) == ({left: ("RolledBack", {PERSON: "NoMovement"})} if is_cleared else {})
+    healer.close()
+
+
+def test_a_lease_on_a_line_that_is_not_there_is_forgotten_in_time(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    healer, line = opened(), new_ulid()
+    left_elsewhere(store, STAGING, line, line)
+    recoverer_of(healer, now=lambda: time.time() + 2 * GRACE_S).recover(healer.tip)
+    assert len(healer.sidecars.listed()) == 1
+    recoverer_of(healer, now=lambda: time.time() + 1.1 * LEASE_S).recover(healer.tip)
+    assert healer.sidecars.listed() == []
+    assert outcomes(healer) == {}
+
+
+def test_an_object_that_a_late_writer_put_makes_no_line_of_its_own(
+    store: ObjectStore, opened: Callable[..., Parts]
+) -> None:
+    """It wrote to a graph that was deleted before its put: its object has no predecessor, so it proves nothing."""
+    healer, line = opened(), new_ulid()
+    left = left_elsewhere(store, "Mutation", line, line).operation_id
+    late = replace(healer.newest(), line=line, seq=7, op_id=left)
+    assert CommitLog(store, BranchId(MAIN, line)).put(late) is Answer.CREATED
+    assert recovered(healer) == RecoveryReport(rolled_back=(left,))
+    assert healer.sidecars.listed() == []
 
 
 # Who is gone
