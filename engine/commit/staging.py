@@ -34,6 +34,7 @@ class Base:
     """The versions that an attempt builds on; those above `landed_through` are staged and may yet be lost."""
 
     pins: Mapping[str, Pin]
+    line: str
     landed_through: int
     finalised_through: int = 0
 
@@ -45,14 +46,16 @@ class Base:
         """
         has_landed = base.op_id == newest.op_id
         through = base.seq if has_landed else min(newest.seq, base.seq - 1)
-        return cls(base.pins, through, base.finalised_through)
+        return cls(base.pins, base.line, through, base.finalised_through)
 
     def is_landed(self, table_key: str) -> bool:
-        return self.pins[table_key].since <= self.landed_through
+        """Whether the version of a table is in the line; one of another line was there before this line began."""
+        pin = self.pins[table_key]
+        return pin.line != self.line or pin.since <= self.landed_through
 
     def is_final(self, pin: Pin) -> bool:
         """Where to look for a version first, as `CommitObject.is_final`."""
-        return pin.since <= self.finalised_through
+        return pin.line == self.line and pin.since <= self.finalised_through
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,7 @@ def _believe_every_refusal(ours: CommitObject, answer: Answer, seen: CommitObjec
 
 
 def _take_a_number_for_a_name(base: CommitObject, newest: CommitObject) -> Base:
-    return Base(base.pins, base.seq)
+    return Base(base.pins, base.line, base.seq)
 
 
 def _blame_whoever_touches_anything(work: Round, table_key: str, error: TableDrift) -> Failed:

@@ -197,7 +197,7 @@ def test_a_queue_owner_that_was_killed_is_there_again_when_its_failure_is_told(
         graph.place, Storage(graph.uri, graph.root.storage_options, graph.place.line, graph.place.line), owners=1
     )
     newest = graph.newest()
-    asked = (Base(newest.pins, newest.seq), [Question("existing", PERSON, (pa.array(["nobody"]),))])
+    asked = (Base(newest.pins, newest.line, newest.seq), [Question("existing", PERSON, (pa.array(["nobody"]),))])
     assert len(remote.read(*asked)) == 1
     graph.kill(graph.place.queues(0))
     with pytest.raises(omniray.StorageError, match="tried again"):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -59,7 +59,7 @@ class Rounds:
 
     @property
     def base(self) -> Base:
-        return Base(self.newest.pins, self.landed_through)
+        return Base(self.newest.pins, self.newest.line, self.landed_through)
 
     def land(self) -> None:
         self.landed_through = self.newest.seq
@@ -138,7 +138,7 @@ def test_ids_and_their_addresses_follow_every_version_that_is_staged(
         assert known == _scanned(rounds.queues, rounds.base), "what is known is what its own handle shows"
     fresh = Rounds.on(rounds.store)
     with closing(fresh.queues):
-        assert known == _scanned(fresh.queues, Base(rounds.newest.pins, rounds.newest.seq))
+        assert known == _scanned(fresh.queues, Base(rounds.newest.pins, rounds.newest.line, rounds.newest.seq))
 
 
 def _addresses(located: pa.Table) -> dict[str, int]:
@@ -238,6 +238,16 @@ def test_a_version_whose_number_somebody_else_got_has_not_landed(rounds: Rounds)
         assert not Base.on(rounds.newest, newest).is_landed(PERSON)
         assert Base.on(rounds.newest, newest).is_landed(CITY)
     assert Base.on(rounds.newest, rounds.newest).is_landed(PERSON)
+
+
+def test_a_version_of_another_line_has_landed_whatever_its_number_there(rounds: Rounds) -> None:
+    """A branch begins with versions of its parent, whose line may be the longer one, and finalised elsewhere."""
+    newest = rounds.newest
+    inherited = replace(newest.pins[PERSON], line=new_ulid(), since=newest.seq + 5)
+    base = replace(newest, pins={**newest.pins, PERSON: inherited}, finalised_through=newest.seq + 9)
+    assert Base.on(base, base).is_landed(PERSON)
+    assert not Base.on(base, base).is_final(inherited)
+    assert Base.on(base, base).is_final(newest.pins[CITY])
 
 
 def test_tables_that_are_not_lost_go_on_beside_one_that_is(rounds: Rounds) -> None:
