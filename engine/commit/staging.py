@@ -6,6 +6,7 @@ No version counts before the commit object pins it, and no other attempt uses th
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -168,7 +169,8 @@ class TableStager:
                 return self._pinned(base.pins[table_key], version, content=source.content)
             case Adopt(version=number, rows=rows):
                 pin = replace(base.pins[table_key], version=number, transaction=transaction, rows=rows)
-                return StagedPin(replace(pin, content=transaction), ())
+                # Of two versions whose writers left no transaction, nothing else says that their rows differ.
+                return StagedPin(replace(pin, content=transaction or str(uuid.uuid4())), ())
             case Create(table_id=table_id, path=path, first=first):
                 for file, data in first.files.items():
                     self._branch.store.put(file, data)

@@ -88,4 +88,4 @@ def _empty(table: Table, columns: Sequence[str]) -> pa.Table:
 
 def moved(tables: set[str], before: CommitObject, after: CommitObject) -> set[str]:
     """The tables whose version differs between two objects."""
-    return {t for t in tables if before.pins[t].transaction != after.pins[t].transaction}
+    return {t for t in tables if before.pins[t].identity != after.pins[t].identity}

@@ -51,6 +51,14 @@ class Pin:
     line: str = ""  # the branch whose line introduced it, by its ULID
     since: int = 0  # the number of the object there
 
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Tells the version from all others of its table in a line.
+
+        Another version may get the number of one that is lost; and a version that was adopted may have no transaction.
+        """
+        return self.version, self.transaction
+
 
 @dataclass(frozen=True, slots=True)
 class MergedParent:

@@ -105,7 +105,7 @@ class Changes:
 
     def _open(self, table_key: str, pin: Pin, is_final: bool) -> Table:
         last = self._last.get(table_key)
-        if last is None or (last.version, last.transaction) != (pin.version, pin.transaction):
+        if last is None or last.identity != pin.identity:
             last = self._last[table_key] = self._cache.open(table_key, pin, is_final=is_final)
         return last
 

@@ -17,10 +17,10 @@ KNOWN_IDS_ROWS_MAX = 500_000
 class KnownIds:
     """All ids of a table of moderate size and where their rows are, in memory: asking for a key costs no request."""
 
-    __slots__ = ("_addresses", "transaction")
+    __slots__ = ("_addresses", "identity")
 
-    def __init__(self, transaction: str, addresses: dict[str, int]) -> None:
-        self.transaction = transaction  # identifies the version: another one may get its number if it is lost
+    def __init__(self, identity: tuple[int, str], addresses: dict[str, int]) -> None:
+        self.identity = identity
         self._addresses = addresses
 
     @classmethod
@@ -28,7 +28,7 @@ class KnownIds:
         addresses: dict[str, int] = {}
         for batch in table.scan([ID], addresses=True):
             addresses.update(zip(batch.column(ID).to_pylist(), batch.column(ROWADDR).to_pylist(), strict=True))
-        return cls(table.transaction, addresses)
+        return cls(table.identity, addresses)
 
     def among(self, values: pa.Array) -> pa.Array:
         """The values that exist."""
@@ -39,12 +39,12 @@ class KnownIds:
         found = {v: self._addresses[v] for v in values.to_pylist() if v in self._addresses}
         return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
 
-    def advance(self, transaction: str, *, removed: pa.Array, placed: pa.Table) -> None:
+    def advance(self, identity: tuple[int, str], *, removed: pa.Array, placed: pa.Table) -> None:
         """Follow a version that this process made: ids that were removed, and the addresses of those added."""
         for value in removed.to_pylist():
             self._addresses.pop(value, None)
         self._addresses.update(zip(placed[ID].to_pylist(), placed[ROWADDR].to_pylist(), strict=True))
-        self.transaction = transaction
+        self.identity = identity
 
 
 class TableCache:
@@ -71,7 +71,7 @@ class TableCache:
     def _warm(self, table_key: str, pin: Pin) -> Table | None:
         with self._lock:
             warm = self._tables.get(table_key)
-        return warm if warm is not None and (warm.version, warm.transaction) == (pin.version, pin.transaction) else None
+        return warm if warm is not None and warm.identity == pin.identity else None
 
     def keep(self, table: Table) -> None:
         with self._lock:
@@ -90,7 +90,7 @@ class TableCache:
         if table.rows > KNOWN_IDS_ROWS_MAX:
             return None
         known = self._known.get(table.type.table_key)
-        if known is None or known.transaction != table.transaction:
+        if known is None or known.identity != table.identity:
             known = KnownIds.read(table)
             self._known[table.type.table_key] = known
         return known
@@ -102,7 +102,7 @@ class TableCache:
         known = self._known.get(key)
         if known is None:
             return
-        if version.placed is None or known.transaction != before.transaction or version.rows > KNOWN_IDS_ROWS_MAX:
+        if version.placed is None or known.identity != before.identity or version.rows > KNOWN_IDS_ROWS_MAX:
             self._known.pop(key, None)
         else:
-            known.advance(version.transaction, removed=removed, placed=version.placed)
+            known.advance(version.table.identity, removed=removed, placed=version.placed)

@@ -63,6 +63,11 @@ class Table:
         self._on_failure = on_failure  # raises a more specific error, if there is one
 
     @property
+    def identity(self) -> tuple[int, str]:
+        """As `Pin.identity`."""
+        return self.version, self.transaction
+
+    @property
     def dataset(self) -> lance.LanceDataset:
         """The handle that reads rows; opened on first use, without a request."""
         if self._dataset is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import omniray
 from omniray.engine.base.errors import (
     ConstraintViolation,
     InvariantViolation,
+    KeyConflict,
     LineOwned,
     OmnirayError,
     OutcomeUnknown,
@@ -22,6 +24,7 @@ from omniray.engine.base.errors import (
     TableDrift,
 )
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.judge.pinned_state import moved
 from omniray.engine.line.commit_object import SEQ_MAX, CommitObject
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.owner import Incarnation, take_over
@@ -32,6 +35,7 @@ from omniray.engine.recovery.rules import TableClass
 from omniray.engine.schema.types import ID
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import versions
 from omniray.engine.tables.version_names import final_path, own_path
 from omniray.engine.tables.versions import VersionReader
 from tests.foreign import (
@@ -262,6 +266,36 @@ def test_adopting_makes_a_foreign_write_a_commit(store: ObjectStore, kind: str) 
     assert report.versions == {PERSON: head}
     parts.close()
     check_healthy(store, ADOPTABLE[kind])
+
+
+@pytest.fixture
+def no_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Foreign writers leave no transaction."""
+    monkeypatch.setattr(versions, "_transaction_of", lambda dataset, version: ("Other", ""))
+
+
+@pytest.mark.usefixtures("no_transactions")
+def test_two_versions_that_were_adopted_without_a_transaction_are_told_apart(store: ObjectStore) -> None:
+    """Neither the ids that a process knows nor the content of the first one are taken for those of the second."""
+    pins = [parts_of(store).newest().pins[PERSON]]
+    with omniray.open(store.uri) as graph:
+        for name in ("mallory", "mike"):
+            append(store, name)
+            graph.repair(adopt=True)
+            pins.append(parts_of(store).newest().pins[PERSON])
+            with pytest.raises(KeyConflict):
+                graph.load([{"name": name}], type="Person")
+    assert [pin.transaction for pin in pins[1:]] == ["", ""]
+    assert "" not in {pin.content for pin in pins}
+    assert len({pin.content for pin in pins}) == 3
+
+
+def test_a_table_with_another_adopted_version_has_moved_though_neither_has_a_transaction(parts: Parts) -> None:
+    first = replace(parts.newest().pins[PERSON], transaction="")
+    before = replace(parts.newest(), pins={PERSON: first})
+    after = replace(before, pins={PERSON: replace(first, version=first.version + 1)})
+    assert moved({PERSON}, before, after) == {PERSON}
+    assert moved({PERSON}, before, before) == set()
 
 
 def test_rows_of_several_tables_are_adopted_as_one(store: ObjectStore) -> None:
