@@ -19,7 +19,7 @@ from omniray.engine.line.commit_object import Pin
 from omniray.engine.recovery.drift import DriftedTable
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables.final_names import give_final_name
-from omniray.engine.tables.version_names import final_path, history_path, manifest_name, own_path, transaction_mark
+from omniray.engine.tables.version_names import final_path, history_path, is_of, manifest_name, own_path
 
 
 def reclaim(branch: OpenBranch, table: DriftedTable) -> list[str]:
@@ -36,7 +36,7 @@ def _overwrite_foreign(branch: OpenBranch, table_key: str, pin: Pin) -> list[str
     aside: list[str] = []
     for path in (final_path(pin.path, pin.version), history_path(pin.path, pin.version)):
         found = branch.store.get(path)
-        if found is None or transaction_mark(pin) in found:
+        if found is None or is_of(pin, found):
             continue
         ours = _own_bytes(branch, table_key, pin)
         aside.append(_put_aside(branch.store, pin, found))
@@ -49,7 +49,7 @@ def _overwrite_foreign(branch: OpenBranch, table_key: str, pin: Pin) -> list[str
 def _own_bytes(branch: OpenBranch, table_key: str, pin: Pin) -> bytes:
     path = own_path(pin, branch.graph_id)
     ours = branch.store.get(path)
-    if ours is None or transaction_mark(pin) not in ours:
+    if ours is None or not is_of(pin, ours):
         raise InvariantViolation(
             f"{table_key}: version {pin.version} is pinned, its final name holds a foreign manifest, and its own "
             f"({path}) is gone; restore the file from a backup",

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -42,6 +42,7 @@ from tests.foreign import (
     FOREIGN,
     FRIENDS,
     PEOPLE,
+    NoPhaseD,
     append,
     commit_and_die,
     edges,
@@ -250,6 +251,22 @@ def test_a_name_is_not_overwritten_when_the_pinned_manifest_is_gone(
     with pytest.raises(InvariantViolation, match="from a backup"):
         repair_of(parts).discard()
     assert plain_ids(store) == ["ann", "bob", "mallory"]
+
+
+@pytest.mark.usefixtures("no_transactions")
+def test_a_name_is_given_back_behind_an_adopted_version_that_has_no_transaction(store: ObjectStore) -> None:
+    """The adopted version is not finished either; nothing was staged of it, and its final name is its own."""
+    append(store, "mallory")
+    adopting = repair_of(parts_of(store))
+    died: Any = NoPhaseD()
+    adopting._finaliser = died
+    adopting.adopt()
+    commit_and_die(store, "dan")
+    append(store, "mike")
+    parts = parts_of(store, is_dead=lambda sidecar: True)
+    assert len(repair_of(parts).discard().aside) == 1
+    parts.close()
+    check_healthy(store, ["ann", "bob", "dan", "mallory"])
 
 
 # Adopting
