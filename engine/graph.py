@@ -246,6 +246,7 @@ class Graph(GraphReader):
         """Show which tables a foreign writer changed; `adopt` or `discard` its changes.
 
         Adopted rows become a commit of their own, if they keep every rule of the graph; discarded ones are set aside.
+        Meanwhile writes of other threads wait.
         """
         self._refuse_unwritable()
         if adopt and discard:
@@ -254,7 +255,8 @@ class Graph(GraphReader):
         repair = Repair(self._branch, tip, self._finaliser, self._writer.attempts, owner=self._owner)
         if not (adopt or discard):
             return RepairReport(repair.inspect(tables))
-        report = repair.adopt(tables, actor=actor) if adopt else repair.discard(tables, actor=actor)
+        with self._writer.held():
+            report = repair.adopt(tables, actor=actor) if adopt else repair.discard(tables, actor=actor)
         self._finaliser.flush()
         self._writer.recover()  # operations may have waited for the repair
         return report

@@ -8,11 +8,12 @@ refused only after it was judged on the newest object.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -104,6 +105,12 @@ class Writer:
                 release(self._tip, newest.owner)
             self.inherit()
             return self._recoverer.recover(self._tip)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the writes and recoveries of this process waiting, while the caller makes attempts of its own."""
+        with self._lock:
+            yield
 
     def inherit(self) -> bool:
         """Release the line of a coordinator that is known to be dead to all writers; returns whether it was."""

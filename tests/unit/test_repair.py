@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -38,6 +40,7 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import versions
 from omniray.engine.tables.version_names import final_path, own_path
 from omniray.engine.tables.versions import VersionReader
+from tests.coordination import TIMEOUT_S
 from tests.foreign import (
     FOREIGN,
     FRIENDS,
@@ -53,7 +56,7 @@ from tests.foreign import (
     with_people,
     write,
 )  # fmt: skip
-from tests.graphs import CITY, DELETE, KNOWS, PERSON, Adding, Parts, insert, parts_of
+from tests.graphs import CITY, DELETE, INSERT_CITY, KNOWS, PERSON, Adding, Parts, insert, parts_of
 from tests.graphs import people as people_of
 from tests.stores import Root
 
@@ -267,6 +270,46 @@ def test_a_name_is_given_back_behind_an_adopted_version_that_has_no_transaction(
     assert len(repair_of(parts).discard().aside) == 1
     parts.close()
     check_healthy(store, ["ann", "bob", "dan", "mallory"])
+
+
+# Beside other threads
+
+
+class WatchedLock:
+    """A lock that says when somebody has to wait for it."""
+
+    def __init__(self, waits: Callable[[], object]) -> None:
+        self._lock, self._waits = threading.Lock(), waits
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._waits()
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("how", ["adopt", "discard"])
+def test_a_write_of_another_thread_waits_for_the_repair(store: ObjectStore, how: str) -> None:
+    append(store, "mallory")
+    decided = threading.Event()
+    writes: list[Future[object]] = []
+    with omniray.open(store.uri) as graph, ThreadPoolExecutor(1) as pool:
+        lock: Any = WatchedLock(decided.set)
+        graph._writer._lock = lock
+
+        def write_beside() -> None:
+            writes.append(pool.submit(graph.mutate, INSERT_CITY, {"name": "rome"}))
+            writes[0].add_done_callback(lambda _: decided.set())
+            assert decided.wait(TIMEOUT_S)
+            assert not writes[0].done(), "it waits"
+
+        with armed({Point.REPAIR_BEFORE_PUT: Action(write_beside, nth=1)}):
+            repaired = graph.repair(adopt=how == "adopt", discard=how == "discard")
+        writes[0].result()
+        assert [entry.commit_id for entry in graph.history(2)][1] == repaired.commit_id
+        assert [entry.kind for entry in graph.history(2)] == ["Mutation", KIND]
 
 
 # Adopting
