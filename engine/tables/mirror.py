@@ -49,7 +49,8 @@ class Mirrors:
 
     def of(self, table_path: str, version: int, manifest: bytes) -> Mirror:
         """A mirror of a version of the table at a path."""
-        folder = scratch_folder("mirror")
+        held = _Folder(scratch_folder("mirror"))  # first: it is deleted if anything fails from here on
+        folder = held.path
         local = folder / VERSIONS / manifest_name(version)
         local.parent.mkdir()
         local.write_bytes(manifest)
@@ -58,7 +59,7 @@ class Mirrors:
                 (root / table_path / name).mkdir(exist_ok=True)
                 (folder / name).symlink_to(root / table_path / name, target_is_directory=True)
         dataset = lance.dataset(str(folder), version=version, session=self._session)
-        return Mirror(table_path, dataset, _Folder(folder), self)
+        return Mirror(table_path, dataset, held, self)
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
         """Begin to put a file under a unique name; the local one is deleted afterwards, unless `keep`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import pickle
 import random
@@ -582,6 +583,22 @@ def test_rows_that_were_staged_and_are_gone_or_cut_short_are_not_committed(
     change = (storage.stage_overwrite if overwrites else storage.stage_append)(table, staged)
     with pytest.raises(StorageError, match=f"{staged.files[0]} {what}.*; nothing was written: stage its rows again"):
         commit(storage, table, change)
+
+
+def test_a_mirror_that_can_t_be_made_leaves_no_folder(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def scratch_folder(purpose: str) -> Path:
+        made.append(tmp_path / purpose)
+        made[0].mkdir()
+        return made[0]
+
+    monkeypatch.setattr(mirror, "scratch_folder", scratch_folder)
+    with contextlib.suppress(OSError, ValueError):
+        pytest.fail(f"a mirror of junk: {Mirrors(store, STORAGE_VERSION).of(PATH, 1, b'junk')}")
+    assert [folder.exists() for folder in made] == [False]
 
 
 def test_data_that_is_gone_is_an_error_of_the_store(storage: TableStorage, table: Table) -> None:
