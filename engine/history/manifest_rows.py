@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.history.lineage_entry import LineageEntry, time_of
+from omniray.engine.line import commit_object
 from omniray.engine.line.commit_object import CommitObject, MergedParent, Pin, Recovery
 
 SCHEMA = pa.schema(
@@ -48,7 +49,7 @@ def version_row(table_key: str, pin: Pin, obj: CommitObject) -> dict[str, Any]:
         table_key=table_key,
         table_version=pin.version,
         row_count=pin.rows,
-        metadata={"pin": msgspec.to_builtins(pin), "op_id": obj.op_id},
+        metadata={"pin": commit_object.pin_facts(pin), "op_id": obj.op_id},
     )
 
 
@@ -77,14 +78,14 @@ def recovery_id(operation_id: str) -> str:
 
 
 def entry_of(row: dict[str, Any]) -> LineageEntry:
-    facts = json.loads(row["metadata"])
+    facts = {name: fact for name, fact in json.loads(row["metadata"]).items() if name in _COMMIT_FACTS}
     facts["tables"] = tuple(facts["tables"])
     facts["merged"] = tuple(MergedParent(**parent) for parent in facts["merged"])
     return LineageEntry(commit_id=row["object_id"], seq=row["seq"], at=row["at"], **facts)
 
 
 def pin_of(row: dict[str, Any]) -> Pin:
-    return Pin(**json.loads(row["metadata"])["pin"])
+    return commit_object.pin_of(json.loads(row["metadata"])["pin"])
 
 
 def recovery_of(row: dict[str, Any]) -> Recovery:

@@ -38,6 +38,8 @@ from omniray.engine.line.commit_object import (
     follow_with,
     landed_in,
     may_answer,
+    pin_facts,
+    pin_of,
     reaches,
     remarked,
     unlawful,
@@ -308,6 +310,32 @@ def test_fields_of_a_later_omniray_survive_whoever_reads_and_follows(step: str) 
     assert decode(encode(following), where="object") == following
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_fields_of_a_later_omniray_survive_inside_pins_and_bindings(step: str) -> None:
+    data = msgspec.json.decode(encode(FULL))
+    for part in (data["pins"][KNOWS], data["bindings"]["trial"], data["bindings"]["trial"]["pins"][PERSON]):
+        part["quota"] = {"rows": 5, "of": ["x"]}
+    following = STEPS[step](decode(msgspec.json.encode(data), where="object"))
+    written = msgspec.json.decode(encode(following))
+    assert (written["pins"][KNOWS], written["bindings"]) == (data["pins"][KNOWS], data["bindings"])
+    assert decode(encode(following), where="object") == following
+    first = msgspec.json.decode(encode(first_of(following.bindings["trial"])))
+    assert first["pins"] == data["bindings"]["trial"]["pins"], "a branch begins with them"
+
+
+def test_a_commit_keeps_the_fields_of_a_later_omniray() -> None:
+    data = msgspec.json.decode(encode(after()))
+    data["commits"][0]["seal"] = None
+    found = decode(msgspec.json.encode(data), where="object")
+    assert msgspec.json.decode(encode(found)) == data
+    assert msgspec.json.decode(encode(after(found)))["commits"] != data["commits"], "it is told once"
+
+
+def test_the_next_version_of_a_table_has_the_unknown_fields_of_the_one_before() -> None:
+    facts = pin_facts(pin(5, 7)) | {"quota": 5}
+    assert pin_facts(replace(pin_of(facts), version=6)) == facts | {"version": 6}
+
+
 # The first object of a branch
 
 
@@ -322,7 +350,7 @@ def test_the_first_object_of_a_branch_says_all_that_its_binding_does() -> None:
     assert (first.line, first.seq, first.prev_op_id, first.op_id) == ("line-n", 1, "", "line-n")
     assert (first.epoch, first.owner) == (1, EMBEDDED)
     for carried in {known.name for known in fields(Binding)} & {known.name for known in fields(CommitObject)}:
-        if carried != "contains":
+        if carried not in ("contains", "later"):
             assert getattr(first, carried) == getattr(BINDING, carried), carried
     assert first.contains == {LINE: 6, "line-n": 1}
     assert first.introduced() == {}, "its versions are its parent's"
@@ -426,7 +454,9 @@ texts = st.text(max_size=8)
 numbers = st.integers(0, 2**63 - 1)
 names = st.dictionaries(texts, texts, max_size=2)
 vectors = st.dictionaries(texts, numbers, max_size=2)
-pins = st.builds(Pin, texts, texts, numbers, texts, numbers, texts, texts, numbers)
+raws = st.one_of(st.none(), numbers, texts, names).map(lambda value: msgspec.Raw(msgspec.json.encode(value)))
+later = st.just(msgspec.UNSET) | st.dictionaries(texts.map("x-{}".format), raws, min_size=1, max_size=2)
+pins = st.builds(Pin, texts, texts, numbers, texts, numbers, texts, texts, numbers, later)
 several_pins = st.dictionaries(texts, pins, max_size=3)
 commits = st.builds(
     Commit,
@@ -442,11 +472,11 @@ commits = st.builds(
     numbers,
     texts,
     st.lists(st.builds(MergedParent, texts, numbers, texts), max_size=2).map(tuple),
+    later,
 )
 recoveries = st.builds(Recovery, texts, texts, texts, texts, names, numbers, texts)
 schemas = st.builds(SchemaRef, texts, texts, numbers)
-bindings = st.builds(Binding, texts, texts, numbers, several_pins, schemas, vectors, texts, numbers, numbers)
-raws = st.one_of(st.none(), numbers, texts, names).map(lambda value: msgspec.Raw(msgspec.json.encode(value)))
+bindings = st.builds(Binding, texts, texts, numbers, several_pins, schemas, vectors, texts, numbers, numbers, later)
 KNOWN = {known.name for known in fields(CommitObject)}
 objects = st.builds(
     CommitObject,

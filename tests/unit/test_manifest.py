@@ -10,16 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import lance
+import msgspec
 import pytest
 
 from omniray.engine.base.errors import FormatMismatch, GraphGone, InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.history import audit
+from omniray.engine.history import manifest as manifest_module
 from omniray.engine.history.cas_table import STAMP
-from omniray.engine.history.manifest import TAIL_ROWS_MAX, Folded, Manifest
+from omniray.engine.history.manifest import TAIL_ROWS_MAX, Folded, LineageEntry, Manifest
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_object import FORMAT, SEQ_MAX, Binding, first_of, follow
 from omniray.engine.line.graph_identity import PATH as IDENTITY
@@ -213,6 +215,25 @@ def test_pins_are_those_of_any_number_of_the_line(store: DirectoryStore) -> None
     manifest.fold(objects[1:], named_through=0)
     for obj in objects:
         assert manifest.pins_at(obj.seq) == obj.pins, obj.seq
+
+
+def test_what_a_later_omniray_says_of_versions_and_commits_is_no_obstacle(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown fields of a pin come back with it; those of a commit are passed over."""
+    manifest, objects = born(store), line(3)
+    known = manifest_module._commit_row
+
+    def with_a_seal(entry: LineageEntry) -> dict[str, Any]:
+        row = known(entry)
+        return row | {"metadata": json.dumps(json.loads(row["metadata"]) | {"seal": 1})}
+
+    monkeypatch.setattr(manifest_module, "_commit_row", with_a_seal)
+    told = replace(objects[1].pins[PERSON], later={"quota": msgspec.Raw(b'{"rows":5}')})
+    second = replace(objects[1], pins={**objects[1].pins, PERSON: told})
+    manifest.fold([second], named_through=0)
+    assert manifest.pins_at(second.seq) == second.pins
+    assert [entry.seq for entry in manifest.commits(1)] == [second.seq]
 
 
 def test_a_commit_is_found_by_its_id_and_by_a_time(store: DirectoryStore) -> None:
