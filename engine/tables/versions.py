@@ -15,7 +15,7 @@ from omniray.engine.base.errors import StorageError
 from omniray.engine.schema.types import ElementType
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables.lance_namespace import ShownVersion
-from omniray.engine.tables.manifest_file import serialised
+from omniray.engine.tables.manifest_file import index_section, serialised
 from omniray.engine.tables.mirror import Mirror, Mirrors
 from omniray.engine.tables.storage import STORAGE_VERSION
 from omniray.engine.tables.table import Table, first_words, storage_errors
@@ -41,6 +41,7 @@ class VersionReader:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._indexes: dict[tuple[str, bytes], tuple[str, ...]] = {}  # folders by table and description
 
     def open_foreign(self, type: ElementType, table_path: str, version: int) -> Table:
         """Open a version that no object pins, in a session of its own: its number may hold other bytes later."""
@@ -94,9 +95,19 @@ class VersionReader:
                 table_id=[table_path],
                 namespace_client_managed_versioning=True,
             )  # without a session: it would cache every version
-            return [*_files_of(dataset.get_fragments()), *_index_folders(dataset)]
+            files = _files_of(dataset.get_fragments())
+            return [*files, *self._index_folders(table_path, dataset, index_section(manifest, where=path))]
         except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
             raise StorageError(f"can't read {path}: {first_words(error)}", path=path) from error
+
+    def _index_folders(self, table_path: str, dataset: lance.LanceDataset, described: bytes) -> tuple[str, ...]:
+        """The folders of a version's indexes; Lance reads a description once, however many versions have it."""
+        if not described:
+            return ()
+        found = self._indexes.get((table_path, described))
+        if found is None:
+            found = self._indexes[table_path, described] = tuple(_index_folders(dataset))
+        return found
 
 
 def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str]:
