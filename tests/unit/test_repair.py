@@ -170,6 +170,18 @@ def test_discarding_gives_acknowledged_commits_their_names_back(store: ObjectSto
     check_healthy(store, ["ann", "bob", "dan", "eve"])
 
 
+def test_a_write_after_a_name_was_taken_and_before_phase_d_found_it_loses_nothing(store: ObjectStore) -> None:
+    """A listing shows the number as it would after Phase D, so it is accepted; the documents say so."""
+    commit_and_die(store, "dan")
+    append(store, "mallory")
+    commit_and_die(store, "eve")
+    parts = parts_of(store)
+    assert parts.rows() == ["ann", "bob", "dan", "eve"]
+    assert len(repair_of(parts).discard().aside) == 1
+    parts.close()
+    check_healthy(store, ["ann", "bob", "dan", "eve"])
+
+
 def test_all_that_took_a_name_is_set_aside_wherever_the_graph_lies(any_root: Root) -> None:
     store = with_people(any_root)
     taken(store, beyond=True)
