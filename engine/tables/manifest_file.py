@@ -35,7 +35,7 @@ def index_section(manifest: bytes, *, where: str) -> bytes:
             return b""
         (length,) = struct.unpack_from("<I", manifest, position)
     except (struct.error, IndexError, ValueError) as error:
-        raise InvariantViolation(f"{where} is no Lance manifest; restore it from a backup", path=where) from error
+        raise InvariantViolation(f"{where} is not a Lance manifest; restore it from a backup", path=where) from error
     return manifest[position + 4 : position + 4 + length]
 
 

@@ -186,7 +186,7 @@ def test_a_creator_that_lost_leaves_the_folders_to_the_graph_that_is_there(disk:
         new_graph(disk).close()
         folder.mkdir(exist_ok=True)
 
-    with armed({Point.INIT_BEFORE_IDENTITY: Action(win, nth=1)}), pytest.raises(GraphExists, match="somebody else"):
+    with armed({Point.INIT_BEFORE_IDENTITY: Action(win, nth=1)}), pytest.raises(GraphExists, match="another process"):
         new_graph(disk)
     assert folder.exists()
 

@@ -21,7 +21,8 @@ from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, f
 from omniray.engine.history import audit
 from omniray.engine.history import manifest as manifest_module
 from omniray.engine.history.cas_table import STAMP
-from omniray.engine.history.manifest import TAIL_ROWS_MAX, Folded, LineageEntry, Manifest
+from omniray.engine.history.lineage_entry import LineageEntry
+from omniray.engine.history.manifest import TAIL_ROWS_MAX, Folded, Manifest
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_object import FORMAT, SEQ_MAX, Binding, first_of, follow
 from omniray.engine.line.graph_identity import PATH as IDENTITY
@@ -222,13 +223,13 @@ def test_what_a_later_omniray_says_of_versions_and_commits_is_no_obstacle(
 ) -> None:
     """Unknown fields of a pin come back with it; those of a commit are passed over."""
     manifest, objects = born(store), line(3)
-    known = manifest_module._commit_row
+    known = manifest_module.commit_row
 
     def with_a_seal(entry: LineageEntry) -> dict[str, Any]:
         row = known(entry)
         return row | {"metadata": json.dumps(json.loads(row["metadata"]) | {"seal": 1})}
 
-    monkeypatch.setattr(manifest_module, "_commit_row", with_a_seal)
+    monkeypatch.setattr(manifest_module, "commit_row", with_a_seal)
     told = replace(objects[1].pins[PERSON], later={"quota": msgspec.Raw(b'{"rows":5}')})
     second = replace(objects[1], pins={**objects[1].pins, PERSON: told})
     manifest.fold([second], named_through=0)

@@ -96,5 +96,5 @@ def test_what_is_no_manifest_is_refused_and_named(tmp_path: Path, broken: str) -
     }[broken]
     with pytest.raises(InvariantViolation, match=r"here is not a Lance manifest; restore it from a backup"):
         serialised(data, where="here")
-    with pytest.raises(InvariantViolation, match=r"here is no Lance manifest; restore it from a backup"):
+    with pytest.raises(InvariantViolation, match=r"here is not a Lance manifest; restore it from a backup"):
         index_section(data, where="here")

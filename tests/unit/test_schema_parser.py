@@ -249,7 +249,7 @@ REFUSED = {
     "a check of a number": ('node T { a: I32 @check("x") }', "T.a: @check on 'a', which is I32; only a String"),
     "a check of an enum": ('node T { a: enum(x) @check("x") }', "which is an enum"),
     "a broken pattern": ('node T { a: String @check("(") }', "T.a: @check has a pattern that is not an RE2 regular"),
-    "a pattern that only Python knows": ('node T { a: String @check("(?=x)") }', "no RE2 regular expression"),
+    "a pattern that only Python knows": ('node T { a: String @check("(?=x)") }', "not an RE2 regular expression"),
     "a key with a text": ('node T { a: String @key("a") }', "T.a: @key is written @key at a property, or"),
     "a key of nothing": ("node T { a: String @key() }", "@key is written"),
     "a range without a range": ("node T { a: I32 @range(a) }", "T: @range is written"),
