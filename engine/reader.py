@@ -13,6 +13,7 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import EMBEDDED, Recovery
+from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.owner import is_owner_known_dead
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.schema.types import Schema
@@ -101,6 +102,10 @@ class GraphReader:
     def owner(self) -> str:
         """The line's owner: every process (`embedded`), or one incarnation of a coordinator."""
         return self._branch.tip.refresh().owner
+
+    def refuse_gone(self) -> None:
+        """Raise `GraphGone` if the graph was deleted since it was opened, or another one created in its place."""
+        refuse_gone(self._branch.store, self.graph_id)
 
     @property
     def served(self) -> bool:

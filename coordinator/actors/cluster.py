@@ -90,6 +90,16 @@ class Storage:
             raise BranchGone(f"branch {self.branch!r} was deleted and created anew; connect again", branch=self.branch)
         return branch
 
+    def refuse_gone(self) -> None:
+        """Raise `GraphGone` if the graph was deleted or replaced; for callers whose actor has died, maybe of that."""
+        from omniray.engine.line.graph_identity import refuse_gone
+
+        store = open_store(self.uri, self.options)
+        try:
+            refuse_gone(store, self.graph_id)
+        finally:
+            store.close()
+
 
 def join(address: str | None) -> bool:
     """Connect this process to the cluster at an address, or to the one on this machine; else start a cluster.
@@ -189,3 +199,11 @@ def find(name: str) -> Any | None:
         return ray().get_actor(name, namespace=NAMESPACE)
     except ValueError:
         return None
+
+
+def end(name: str) -> bool:
+    """End the Ray actor of a name; returns whether there was one."""
+    actor = find(name)
+    if actor is not None:
+        ray().kill(actor)
+    return actor is not None

@@ -115,7 +115,7 @@ class PublisherActor:
             return
         self._has_ended = True
         if isinstance(error, GraphGone):
-            self._gone = error
+            self._stay_behind(error)
         elif not (isinstance(error, Fenced) or self._is_leaving):
             threading.Thread(target=self._begin_anew, name="omniray-begin-anew", daemon=True).start()
 
@@ -127,12 +127,18 @@ class PublisherActor:
             except LineOwned as error:
                 return log.warning("event=begin_refused error=%s", error)
             except NotFound as error:  # the graph is gone, or another one is in its place
-                self._gone = error
+                self._stay_behind(error)
                 return log.warning("event=begin_refused error=%s", error)
             except OmnirayError as error:
                 log.warning("event=begin_failed error=%s", error)
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, BEGIN_PAUSE_S_MAX)
+
+    def _stay_behind(self, gone: OmnirayError) -> None:
+        """End the other actors of a graph that is gone; this one stays, to tell its clients so."""
+        self._gone = gone
+        self._queues.end()
+        self._reconciler.end()
 
     def _open_if_ended(self) -> None:
         with self._life:
@@ -223,7 +229,8 @@ class PublisherActor:
         await asyncio.to_thread(self._hand_back)
 
     def _hand_back(self) -> None:
-        self._reconciler.close()
+        if self._gone is None:  # else it was ended already
+            self._reconciler.close()
         with contextlib.suppress(GraphGone):  # then there is no line to hand back
             release(self._tip, self._owner)
         self._has_left = True

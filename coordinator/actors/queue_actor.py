@@ -12,10 +12,10 @@ from typing import Any
 from zlib import crc32
 
 from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
-from omniray.coordinator.actors.cluster import Place, Storage, ray
+from omniray.coordinator.actors.cluster import Place, Storage, end, ray
 from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.door.wire import packed, unpacked
-from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.base.errors import NotFound, OmnirayError, StorageError
 from omniray.engine.commit.staging import Base, Staged, TableStage
 
 log = logging.getLogger("omniray")
@@ -42,7 +42,10 @@ class QueuesActor:
 
 
 class RemoteQueues:
-    """Calls the table queues in their Ray actors: each table has one owner, found by the hash of its name."""
+    """Calls the table queues in their Ray actors: each table has one owner, found by the hash of its name.
+
+    An owner that died is created again, unless its graph is gone: it would die again, for ever.
+    """
 
     def __init__(self, place: Place, storage: Storage, owners: int) -> None:
         self._place, self._storage, self._owners = place, storage, owners
@@ -71,8 +74,15 @@ class RemoteQueues:
         """Drop cached tables, best effort: a dead owner caches nothing, and a kept handle is compared with its pin."""
         try:
             self._each(table_keys, lambda key: key, lambda owner, part: owner.drop.remote(packed((part,))))
-        except StorageError as error:
+        except (StorageError, NotFound) as error:
             log.warning("event=drop_failed error=%s", error)
+
+    def end(self) -> None:
+        """End the owners; the next call creates them again."""
+        with self._lock:
+            self._actors.clear()
+        for number in range(self._owners):
+            end(self._place.queues(number))
 
     def _each(
         self, parts: Sequence[Any], key: Callable[[Any], str], call: Callable[[Any, list[Any]], Any]
@@ -95,6 +105,7 @@ class RemoteQueues:
         except (module.exceptions.RayError, ValueError) as error:
             with self._lock:
                 self._actors.clear()
+            self._storage.refuse_gone()
             self._wait_for(by_owner)
             raise StorageError(f"the owner of a write queue is gone: {first_line(error)}; tried again") from error
         return answers
@@ -110,6 +121,7 @@ class RemoteQueues:
                 except (module.exceptions.RayError, ValueError):
                     with self._lock:
                         self._actors.clear()
+                    self._storage.refuse_gone()
                     time.sleep(AWAY_PAUSE_S)
 
     def _owner(self, number: int) -> Any:

@@ -11,9 +11,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
-from omniray.coordinator.actors.cluster import Place, Storage, find, ray
+from omniray.coordinator.actors.cluster import Place, Storage, end, find, ray
 from omniray.coordinator.actors.reconciler import Finalised, OwnersEnd, Reconciler
-from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.base.errors import GraphGone, OmnirayError, StorageError
 from omniray.engine.line.commit_object import CommitObject, Remark
 from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
@@ -85,7 +85,10 @@ class ReconcilerActor:
 
 
 class RemoteReconciler:
-    """Calls the reconciler in its Ray actor, and repeats `notice` until the actor has received every landed object."""
+    """Calls the reconciler in its Ray actor, and repeats `notice` until the actor has received every landed object.
+
+    Once the graph is gone it no longer does: the actor would die again each time it is created.
+    """
 
     def __init__(self, place: Place, storage: Storage, on_finalised: Callable[[Finalised], None]) -> None:
         self._place, self._storage, self._on_finalised = place, storage, on_finalised
@@ -114,20 +117,32 @@ class RemoteReconciler:
         except ray().exceptions.RayError as error:
             log.warning("event=reconciler_not_closed error=%s", first_line(error))
 
+    def end(self) -> None:
+        """End the actor; the next landed object creates it again."""
+        self._actor = None
+        end(self._place.reconciler)
+
     def _tell(self) -> None:
         while True:
             landed, operation_id = self._untold.get()
-            while (finalised := self._told(landed, operation_id)) is None:
-                time.sleep(AWAY_PAUSE_S)
-            self._on_finalised(finalised)
+            try:
+                while (finalised := self._told(landed, operation_id)) is None:
+                    time.sleep(AWAY_PAUSE_S)
+            except GraphGone as gone:  # nobody finishes Phase D of this object
+                log.warning("event=reconciler_not_told seq=%d error=%s", landed.seq, gone)
+            else:
+                self._on_finalised(finalised)
 
     def _told(self, landed: CommitObject, operation_id: str) -> Finalised | None:
+        """The answer to one `notice`, or None if the actor is away; raises `GraphGone` if the graph is the cause."""
         try:
             noticed = self._found().notice.remote(landed, operation_id)
             finalised: Finalised = ray().get(noticed, timeout=CALL_TIMEOUT_S)
         except (ray().exceptions.RayError, ValueError) as error:
             log.warning("event=reconciler_away error=%s", first_line(error))
             self._actor = None
+            with contextlib.suppress(StorageError):  # then it is not known
+                self._storage.refuse_gone()
             return None
         return finalised
 

@@ -1,7 +1,7 @@
 """What `omniray up` does while it runs: it watches the coordinator until it is asked to end or the coordinator ends.
 
 Ray restarts the actors by itself. This module detects from outside that they are gone for good or serve no more: the
-coordinator was taken down or fenced, or Ray itself is lost.
+coordinator was taken down or fenced, its graph was deleted or replaced, or Ray itself is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 
 from omniray.coordinator.actors import cluster
 from omniray.coordinator.client.service import Service
-from omniray.engine.base.errors import Fenced, StorageError, Unreachable
+from omniray.engine.base.errors import Fenced, GraphGone, StorageError, Unreachable
 from omniray.engine.graph import Graph
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation
@@ -31,6 +31,7 @@ class Fate(Enum):
     SERVING = "serving"
     TAKEN_DOWN = "taken down"
     FENCED = "fenced"
+    GRAPH_GONE = "graph gone"
     LOST = "lost"
 
 
@@ -41,11 +42,14 @@ class Sighting:
     line_is_at: str | None
     ray_answers: bool
     has_publisher: bool
+    graph_is_gone: bool = False
 
     def fate(self, here: str) -> Fate:
         """What became of the coordinator at `here`; restarting one that does not answer is left to Ray."""
         if not self.ray_answers:
             return Fate.LOST
+        if self.graph_is_gone:
+            return Fate.GRAPH_GONE
         if self.line_is_at == here:
             return Fate.SERVING if self.has_publisher else Fate.LOST
         if self.line_is_at is None and not self.has_publisher:
@@ -57,7 +61,7 @@ def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event,
     """Watch the coordinator at `here` until `asked_to_end` is set or it serves no more; returns its fate.
 
     Only `TAKEN_DOWN` is believed at once. Other fates may be transient: the line was handed back while the actors are
-    being ended, or the head node of Ray comes back.
+    being ended, the head node of Ray comes back, or the disk of the graph is mounted again.
     """
     doubts = 0
     while doubts < DOUBTS_MAX and not asked_to_end.wait(every_s):
@@ -79,14 +83,24 @@ def look(graph: Graph, service: Service) -> Sighting:
         line_is_at=None if owner == EMBEDDED else Incarnation.parse(owner).address,
         ray_answers=ray_answers,
         has_publisher=ray_answers and cluster.find(service.place.publisher) is not None,
+        graph_is_gone=_is_gone(graph),
     )
 
 
+def _is_gone(graph: Graph) -> bool:
+    """Whether the graph was deleted or replaced: its line alone looks as if nothing had followed since."""
+    try:
+        graph.refuse_gone()
+    except GraphGone:
+        return True
+    return False
+
+
 def end(fate: Fate, service: Service, timeout_s: float) -> None:
-    """End a coordinator: one that serves is drained first; a fenced one has nothing to drain."""
+    """End a coordinator: one that serves is drained first; without its line or its graph it has nothing to drain."""
     if fate is Fate.SERVING:
         service.down(timeout_s)
-    elif fate is Fate.FENCED:
+    elif fate in (Fate.FENCED, Fate.GRAPH_GONE):
         service.end()
 
 
@@ -107,6 +121,12 @@ def refuse_lost(fate: Fate, graph: Graph, service: Service) -> None:
             "status' shows who serves it now",
             address=service.address,
         )
+    if fate is Fate.GRAPH_GONE:
+        raise GraphGone(
+            f"the graph {graph.graph_id} at {graph.uri} was deleted, or another one was created in its place: the "
+            f"coordinator at {service.address} has ended; start one for what is there now with 'omniray up'",
+            uri=graph.uri, graph_id=graph.graph_id, address=service.address,
+        )  # fmt: skip
     if fate is Fate.LOST:
         raise Unreachable(
             f"the coordinator at {service.address} is lost, and Ray does not bring it back; what it answered is "

@@ -78,8 +78,10 @@ class Service:
         """The service after its publisher has died or lost the line; raises `LineOwned` if none serves here any more.
 
         Raises `Unreachable` if it does not answer in time, and the store's error if the line can't be read. A
-        coordinator that was taken down is not started again: its clients must not undo `omniray down`.
+        coordinator that was taken down is not started again: its clients must not undo `omniray down`. Nor is one
+        whose graph is gone (`GraphGone`), which could not begin.
         """
+        graph.refuse_gone()
         owner = graph.owner
         if owner == EMBEDDED:
             raise LineOwned(
@@ -178,7 +180,7 @@ def end_idle(graph: GraphReader) -> int:
     try:
         place = _place(graph)
         names = (place.publisher, place.reconciler, *(place.queues(number) for number in range(QUEUE_OWNERS_MAX)))
-        return sum(_end(name) for name in names)
+        return sum(cluster.end(name) for name in names)
     finally:
         cluster.leave()
 
@@ -280,14 +282,7 @@ def _end_actors(publisher: Any | None, place: Place) -> None:
     """End a publisher and its actors; a publisher that has taken its place creates new ones."""
     if publisher is not None:
         ray().kill(publisher)
-    _end(place.reconciler)
+    cluster.end(place.reconciler)
     number = 0
-    while _end(place.queues(number)) or number < QUEUE_OWNERS_MAX:
+    while cluster.end(place.queues(number)) or number < QUEUE_OWNERS_MAX:
         number += 1
-
-
-def _end(name: str) -> bool:
-    actor = cluster.find(name)
-    if actor is not None:
-        ray().kill(actor)
-    return actor is not None

@@ -22,6 +22,7 @@ from omniray.coordinator.rounds.together import judge_together, runs
 from omniray.engine.base.errors import (
     Conflict,
     ExpectedVersionMismatch,
+    GraphGone,
     InputError,
     NotFound,
     OmnirayError,
@@ -103,6 +104,8 @@ class _Round:
         try:
             _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
             resolution = request.resolve(self.overlay, self._schema)
+        except GraphGone:  # it is bad input to whoever opens a graph, but here it ends the publisher
+            raise
         except (InputError, Conflict, TableDrift) as error:  # drift refuses only the writes that read the table
             self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)
         except OmnirayError:

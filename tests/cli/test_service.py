@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,13 +30,13 @@ from omniray.coordinator.cli.service import app as service_commands
 from omniray.coordinator.cli.status import Lookout
 from omniray.coordinator.cli.upkeep import DOUBTS_MAX, Fate, Sighting
 from omniray.coordinator.client import service
-from omniray.engine.base.errors import Fenced, StorageError, Unreachable
+from omniray.engine.base.errors import Fenced, GraphGone, OmnirayError, StorageError, Unreachable
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.store.open_store import open_store
 from tests.commands import TIMEOUT_S, environment, omniray_command, run
-from tests.graphs import new_graph, opened
+from tests.graphs import SCHEMA, new_graph, opened
 from tests.stores import Root
 
 HERE = "10.0.0.1:6379"
@@ -256,8 +257,29 @@ def test_what_became_of_a_coordinator_is_told_from_its_line_and_its_ray(
     assert Sighting(line_is_at, ray_answers, has_publisher).fate(HERE) is fate
 
 
+@pytest.mark.parametrize(("ray_answers", "fate"), [(True, Fate.GRAPH_GONE), (False, Fate.LOST)])
+def test_a_coordinator_whose_graph_is_gone_serves_no_more_whatever_its_line_says(ray_answers: bool, fate: Fate) -> None:
+    """Without Ray there are no actors to end, so that is what counts then."""
+    assert Sighting(HERE, ray_answers, ray_answers, graph_is_gone=True).fate(HERE) is fate
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_look_shows_that_the_graph_is_gone(graph: str, monkeypatch: pytest.MonkeyPatch, is_replaced: bool) -> None:
+    """Its line alone does not: where nothing follows the newest object that is known, that one is the newest."""
+    monkeypatch.setattr(cluster, "is_listening", lambda address: False)
+    seen: Any = _Ended()
+    owned_by(graph, Incarnation(new_ulid(), this_process(), HERE))
+    with omniray.open(graph, read_only=True) as opened:
+        assert upkeep.look(opened, seen) == Sighting(HERE, False, False)
+        shutil.rmtree(graph)
+        if is_replaced:
+            omniray.init(graph, schema=SCHEMA).close()
+        assert upkeep.look(opened, seen) == Sighting(HERE, False, False, graph_is_gone=True)
+
+
 SERVING = Sighting(HERE, True, True)
 DOWN = Sighting(None, True, False)
+GONE = Sighting(HERE, True, True, graph_is_gone=True)
 DRAINED = Sighting(None, True, True)
 
 
@@ -288,6 +310,11 @@ def test_up_ends_when_it_was_fenced_for_good() -> None:
     assert staying(*[DRAINED] * (DOUBTS_MAX + 1)) is Fate.FENCED
 
 
+def test_up_ends_when_its_graph_is_gone_for_good() -> None:
+    assert staying(*[GONE] * (DOUBTS_MAX + 1)) is Fate.GRAPH_GONE
+    assert staying(*[GONE] * (DOUBTS_MAX - 1), SERVING) is Fate.SERVING
+
+
 def test_up_outlasts_what_passes() -> None:
     almost = [DRAINED] * (DOUBTS_MAX - 1)
     assert staying(*almost, SERVING, *almost, SERVING) is Fate.SERVING
@@ -314,7 +341,13 @@ class _Ended:
 
 @pytest.mark.parametrize(
     ("fate", "how"),
-    [(Fate.SERVING, ["drained"]), (Fate.FENCED, ["ended"]), (Fate.TAKEN_DOWN, []), (Fate.LOST, [])],
+    [
+        (Fate.SERVING, ["drained"]),
+        (Fate.FENCED, ["ended"]),
+        (Fate.GRAPH_GONE, ["ended"]),
+        (Fate.TAKEN_DOWN, []),
+        (Fate.LOST, []),
+    ],
 )
 def test_only_a_coordinator_that_serves_is_drained(fate: Fate, how: list[str]) -> None:
     ended: Any = _Ended()
@@ -322,8 +355,10 @@ def test_only_a_coordinator_that_serves_is_drained(fate: Fate, how: list[str]) -
     assert ended.how == how
 
 
-@pytest.mark.parametrize(("fate", "error"), [(Fate.FENCED, Fenced), (Fate.LOST, Unreachable)])
-def test_an_end_that_nobody_asked_for_is_an_error(graph: str, fate: Fate, error: type[StorageError]) -> None:
+@pytest.mark.parametrize(
+    ("fate", "error"), [(Fate.FENCED, Fenced), (Fate.GRAPH_GONE, GraphGone), (Fate.LOST, Unreachable)]
+)
+def test_an_end_that_nobody_asked_for_is_an_error(graph: str, fate: Fate, error: type[OmnirayError]) -> None:
     ended: Any = _Ended()
     with omniray.open(graph, read_only=True) as opened:
         for fine in (Fate.SERVING, Fate.TAKEN_DOWN):

@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 
 import omniray
+from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.cluster import ray
+from omniray.coordinator.client.service import QUEUE_OWNERS_MAX
 from omniray.engine.base.errors import GraphGone, LineOwned, SchemaChanged, Unreachable
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.principal import Author
@@ -262,7 +264,8 @@ def test_a_client_of_a_graph_that_was_created_anew_is_told_so_and_nothing_is_wri
 ) -> None:
     """Fault: the graph is deleted under a coordinator that serves it, and another one created there. Oracle: its files.
 
-    The coordinator of the first one ends with the cluster: nothing leads to it from the new graph.
+    The publisher of the first one stays to tell its clients, and nothing leads to it from the new graph; its other
+    actors have ended, and are not created again.
     """
     uri = f"{tmp_path}/graph"
     omniray.init(uri, schema=SCHEMA).close()
@@ -278,7 +281,12 @@ def test_a_client_of_a_graph_that_was_created_anew_is_told_so_and_nothing_is_wri
         for name in ("bob", "cid"):
             with pytest.raises(GraphGone):
                 add(client, name)
+        others = (service.place.reconciler, *(service.place.queues(number) for number in range(QUEUE_OWNERS_MAX)))
+        first.wait_until(lambda: not any(map(cluster.find, others)), "the other actors have ended")
         service.end()
+        with pytest.raises(omniray.OutcomeUnknown, match="another one was created in its place"):
+            add(client, "dan")
+        assert cluster.find(service.place.publisher) is None, "it is not created again"
     assert {file: (tmp_path / "graph" / file).read_bytes() for file in files_below(uri)} == before
     with served_again(first) as client:
         add(client, "ann")

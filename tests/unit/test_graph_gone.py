@@ -32,7 +32,7 @@ from omniray.engine.writes.options import LoadOptions
 from omniray.workers.kept_graphs import kept_open
 from tests.coordination import Gate, serving
 from tests.foreign import plain_ids
-from tests.graphs import SCHEMA, create_store, insert, new_graph, parts_of, people, reopen
+from tests.graphs import AGE, PERSON, SCHEMA, create_store, insert, new_graph, parts_of, people, reopen
 from tests.healing import everybody_is_dead, recovered
 from tests.kit.mortal import bury
 from tests.stores import Root
@@ -204,6 +204,23 @@ def test_a_publisher_of_a_graph_that_was_created_anew_commits_nothing(disk: Root
                 service.write(service.load_request([{"name": name}], type="Person"))
         service.publisher.close()  # what it gave up is deleted by then
         assert contents(graph.uri) == files
+
+
+def test_a_publisher_ends_when_a_judgement_finds_that_the_graph_was_created_anew(disk: Root) -> None:
+    """It is no refusal of one write: its actors have nothing to do any more."""
+    with new_graph(disk) as graph:
+        store = open_store(graph.uri)
+    ended: list[OmnirayError] = []
+    with contextlib.suppress(GraphGone), serving(store) as service:
+        service.publisher._on_ended = ended.append
+        service.write(service.load_request([{"name": "ann"}], type="Person"))
+        service.finaliser.flush()
+        service.queues.drop([PERSON])  # or it would judge without a look at the table
+        replaced(graph.uri)
+        with pytest.raises(GraphGone, match="another one was created in its place"):
+            service.write(service.mutation(AGE, {"name": "ann", "age": 1}))
+        service.publisher.close()
+    assert [type(error) for error in ended] == [GraphGone]
 
 
 def test_the_test_of_publishers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
