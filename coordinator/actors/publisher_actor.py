@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,10 @@ from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.wire import packed, unpacked
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, GraphGone, LineOwned, NotFound, OmnirayError, Unreachable
+from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
-from omniray.engine.line.owner import Incarnation, is_owner_known_dead, release, take_over
+from omniray.engine.line.owner import Incarnation, durability_after, is_owner_known_dead, release, take_over
+from omniray.engine.store.object_store import Durability
 from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
@@ -83,15 +85,28 @@ class PublisherActor:
         """Begin a new incarnation: take the line over, and start from storage alone."""
         branch = self._storage.opened()
         self._refuse_usurping(branch.tip.newest)
+        branch = self._as_durable_as_before(branch)
         self._tip = branch.tip.another()
         self._owner = str(Incarnation.new(self._address))
-        taken = take_over(self._tip, self._owner)
+        taken = take_over(self._tip, self._owner, Durability(self._storage.durability))
         self._publisher = Publisher(
             branch, self._tip, self._queues, self._landed,
             owner=self._owner, on_ended=partial(self._ended, self._owner), gauges=self._gauges,
         )  # fmt: skip
         self._has_ended, self._gone = False, None
         self._reconciler.notice(taken, taken.op_id)  # and so Phase D of what the last incarnation left
+
+    def _as_durable_as_before(self, branch: OpenBranch) -> OpenBranch:
+        """The branch, opened with the durability of the coordinator whose place this one takes, if that is more."""
+        wanted = Durability(self._storage.durability)
+        kept = durability_after(branch.tip.newest, wanted, instead_of=self._instead_of)
+        if kept is wanted:
+            return branch
+        branch.store.close()
+        self._storage = replace(self._storage, durability=kept.value)
+        self._queues.use(self._storage)
+        self._reconciler.use(self._storage)
+        return self._storage.opened()
 
     def _refuse_usurping(self, newest: CommitObject) -> None:
         """Never take the line from a coordinator of another cluster, except from `instead_of`.

@@ -77,6 +77,11 @@ class RemoteQueues:
         except (StorageError, NotFound) as error:
             log.warning("event=drop_failed error=%s", error)
 
+    def use(self, storage: Storage) -> None:
+        """Open the branch in another way from now on."""
+        self._storage = storage
+        self.end()
+
     def end(self) -> None:
         """End the owners; the next call creates them again."""
         with self._lock:

@@ -117,6 +117,11 @@ class RemoteReconciler:
         except ray().exceptions.RayError as error:
             log.warning("event=reconciler_not_closed error=%s", first_line(error))
 
+    def use(self, storage: Storage) -> None:
+        """Open the branch in another way from now on."""
+        self._storage = storage
+        self.end()
+
     def end(self) -> None:
         """End the actor; the next landed object creates it again."""
         self._actor = None

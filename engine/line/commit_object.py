@@ -27,10 +27,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation
-from omniray.engine.store.object_store import Answer
+from omniray.engine.store.object_store import Answer, Durability
 
 FORMAT = 2
 EMBEDDED = "embedded"
+DURABILITY = "durability"
 RECOVERY_ACTOR = "omniray:recovery"
 SEQ_MAX = 2**64 - 1
 T = TypeVar("T", "Pin", "Commit", "Binding")
@@ -158,7 +159,7 @@ class CommitObject:
     bindings: Mapping[str, Binding] = field(default_factory=dict)  # main's alone: the branches by their names
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
     going: tuple[str, ...] = ()  # closed lines that are about to be cleaned up
-    policy: Mapping[str, str] = field(default_factory=dict)
+    policy: Mapping[str, str] = field(default_factory=dict)  # `durability`: that of the owner, if it is more than usual
     format: int = FORMAT
     later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are
 
@@ -408,13 +409,17 @@ def follow_with(newest: CommitObject, remark: Remark) -> CommitObject:
     return remarked(said, remark)
 
 
-def change_owner(newest: CommitObject, *, op_id: str, owner: str) -> CommitObject:
+def change_owner(newest: CommitObject, *, op_id: str, owner: str, durability: Durability | None = None) -> CommitObject:
     """The object that makes `owner` the line's owner after `newest`; everything under way is fenced.
 
     An object of its own with the next epoch, so that an epoch has one owner. `owner` is the putter's own incarnation,
-    or `embedded`: a recovery that raises the epoch, or an owner that hands the line back.
+    or `embedded`: a recovery that raises the epoch, or an owner that hands the line back. `durability` is the new
+    owner's; without one, an owner that stays keeps its own, and another one has none.
     """
-    return replace(follow_with(newest, Remark(op_id)), epoch=newest.epoch + 1, owner=owner)
+    policy = {name: value for name, value in newest.policy.items() if name != DURABILITY or owner == newest.owner}
+    if durability is Durability.POWER:
+        policy[DURABILITY] = durability.value
+    return replace(follow_with(newest, Remark(op_id)), epoch=newest.epoch + 1, owner=owner, policy=policy)
 
 
 def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:

@@ -12,8 +12,9 @@ from omniray.engine.base.errors import Fenced, InvariantViolation, LineOwned
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import Process, is_known_dead, this_process
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject, change_owner
+from omniray.engine.line.commit_object import DURABILITY, EMBEDDED, CommitObject, change_owner
 from omniray.engine.line.line_end import Tip
+from omniray.engine.store.object_store import Durability
 
 _SEPARATOR = "|"
 _OWNER_SHOWN_MAX = 80
@@ -53,12 +54,22 @@ def is_owner_known_dead(owner: str) -> bool:
     return owner != EMBEDDED and is_known_dead(Incarnation.parse(owner).process)
 
 
-def take_over(tip: Tip, owner: str) -> CommitObject:
+def durability_after(newest: CommitObject, wanted: Durability, *, instead_of: str = "") -> Durability:
+    """The durability of the coordinator that follows `newest`: not less than that of the one whose place it takes.
+
+    Any client may create a coordinator again that has died, and none of them means to change what its writes survive.
+    A line that was handed back, or is taken over on purpose (`instead_of`), gets what is wanted.
+    """
+    kept = newest.policy.get(DURABILITY) if newest.owner not in (EMBEDDED, instead_of) else None
+    return Durability.POWER if kept == Durability.POWER else wanted
+
+
+def take_over(tip: Tip, owner: str, durability: Durability | None = None) -> CommitObject:
     """Make `owner` the owner of the line, whatever owner it had; `embedded` opens it to every process."""
 
     def build(newest: CommitObject) -> CommitObject:
         reach(Point.OWNER_BEFORE_PUT)
-        return change_owner(newest, op_id=new_ulid(), owner=owner)
+        return change_owner(newest, op_id=new_ulid(), owner=owner, durability=durability)
 
     taken = tip.extend(build)
     reach(Point.OWNER_AFTER_PUT)

@@ -21,6 +21,7 @@ from omniray.coordinator.actors import publisher_actor
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.publisher_actor import HasLeft, PublisherActor
+from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.steps import RoundSteps
 from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.rounds import machine as rounds
@@ -759,8 +760,11 @@ def test_one_tenant_can_not_fill_the_queue_for_another(store: ObjectStore) -> No
 class _NoReconciler:
     """The reconciler of a publisher that has none."""
 
-    def __init__(self, *_: object) -> None:
-        pass
+    def __init__(self, place: Place, storage: Storage, *_: object) -> None:
+        self._storage = storage
+
+    def use(self, storage: Storage) -> None:
+        self._storage = storage
 
     def notice(self, *_: object) -> None:
         pass
@@ -769,12 +773,14 @@ class _NoReconciler:
         pass
 
 
-def actor(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, **storage: str) -> PublisherActor:
+def actor(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, *, instead_of: str = "", **storage: str
+) -> PublisherActor:
     """The actor without Ray."""
     monkeypatch.setattr(publisher_actor, "RemoteReconciler", _NoReconciler)
     monkeypatch.setattr(publisher_actor, "ExportedGauges", lambda *_: Gauges())
     line = main_of(store).ulid
-    return PublisherActor(Place(line), Storage(store.uri, None, line, line, **storage), "10.0.0.1:6379", 1, "")
+    return PublisherActor(Place(line), Storage(store.uri, None, line, line, **storage), "10.0.0.1:6379", 1, instead_of)
 
 
 def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_no_more(
@@ -819,6 +825,27 @@ def test_a_publisher_is_as_durable_as_it_was_told_to_be(
     folders = [path for path in synced if "__commits" in path.parts]
     assert bool(folders) is (durability == "power")
     asyncio.run(begun.drain())
+
+
+@pytest.mark.parametrize(
+    ("is_drained", "takes_over", "durability"),
+    [(False, False, "power"), (False, True, "process"), (True, False, "process")],
+)
+def test_a_publisher_that_is_created_again_is_as_durable_as_before_unless_somebody_meant_to_change_it(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_drained: bool, takes_over: bool, durability: str
+) -> None:
+    """Fault: the first one dies, and a client that wants the default creates it again."""
+    monkeypatch.setattr(RemoteQueues, "end", lambda queues: None)
+    first = actor(store, monkeypatch, durability="power")
+    if is_drained:
+        asyncio.run(first.drain())
+    again = actor(store, monkeypatch, instead_of=first._owner if takes_over else "")
+    held = [again._storage, again._queues._storage, again._reconciler._storage]
+    assert [storage.durability for storage in held] == [durability] * 3
+    asyncio.run(again.drain())
+    newest = CommitLog(store, main_of(store)).newest()
+    assert newest is not None
+    assert newest.policy == {}, "embedded writers choose for themselves"
 
 
 def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(
