@@ -24,7 +24,7 @@ from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.wire import packed, unpacked
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import Fenced, GraphGone, LineOwned, NotFound, OmnirayError, Unreachable
+from omniray.engine.base.errors import Fenced, GraphGone, LineOwned, NotFound, OmnirayError, StorageError, Unreachable
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.line.owner import Incarnation, durability_after, is_owner_known_dead, release, take_over
@@ -35,6 +35,7 @@ log = logging.getLogger("omniray")
 
 WRITES_MAX = 50_000
 BEGIN_PAUSE_S_MAX = 5.0
+RELEASE_PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,10 @@ class PublisherActor:
             return error
 
     async def drain(self) -> None:
-        """Take no more writes, finish those under way, and hand the line back (`embedded`)."""
+        """Take no more writes, finish those under way, and hand the line back (`embedded`).
+
+        Raises if the line could not be handed back: the coordinator still owns it then, and may be drained again.
+        """
         self._is_leaving = True
         while not self._publisher.is_idle:
             await asyncio.sleep(0.01)
@@ -247,8 +251,20 @@ class PublisherActor:
         if self._gone is None:  # else it was ended already
             self._reconciler.close()
         with contextlib.suppress(GraphGone):  # then there is no line to hand back
-            release(self._tip, self._owner)
+            self._release()
         self._has_left = True
+
+    def _release(self) -> None:
+        """Hand the line back, in several tries: all writes are answered, and only this keeps embedded writers out."""
+        for pause_s in RELEASE_PAUSES_S:
+            try:
+                release(self._tip, self._owner)
+            except StorageError as error:
+                log.warning("event=release_failed error=%s", error)
+                time.sleep(pause_s)
+            else:
+                return
+        release(self._tip, self._owner)
 
     # Phase D
 

@@ -779,6 +779,7 @@ def actor(
     """The actor without Ray."""
     monkeypatch.setattr(publisher_actor, "RemoteReconciler", _NoReconciler)
     monkeypatch.setattr(publisher_actor, "ExportedGauges", lambda *_: Gauges())
+    monkeypatch.setattr(publisher_actor, "RELEASE_PAUSES_S", (0.0,))
     line = main_of(store).ulid
     return PublisherActor(Place(line), Storage(store.uri, None, line, line, **storage), "10.0.0.1:6379", 1, instead_of)
 
@@ -861,6 +862,19 @@ def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(
     assert not isinstance(answer, HasLeft)
     asyncio.run(drained.drain())
     assert isinstance(asyncio.run(drained.begin("")), HasLeft)
+
+
+def test_a_store_that_fails_for_a_moment_does_not_keep_a_publisher_from_handing_the_line_back(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: the first try of handing it back fails. Expected: embedded writers may write once it is drained."""
+    drained = actor(store, monkeypatch)
+    tries = [_fail, publisher_actor.release]
+    monkeypatch.setattr(publisher_actor, "release", lambda *line: tries.pop(0)(*line))
+    asyncio.run(drained.drain())
+    newest = CommitLog(store, main_of(store)).newest()
+    assert newest is not None
+    assert (newest.owner, tries) == (EMBEDDED, [])
 
 
 def _fail(*_: object) -> None:
