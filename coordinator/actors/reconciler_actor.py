@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -19,6 +20,8 @@ from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 
 log = logging.getLogger("omniray")
+
+REPORT_TIMEOUT_S = 5.0
 
 
 class ReconcilerActor:
@@ -102,11 +105,17 @@ class RemoteReconciler:
         self._untold.put((landed, operation_id))
 
     async def ask(self) -> None:
-        """Ask the reconciler for its progress, unless it is being restarted."""
+        """Ask the reconciler for its progress, unless it is being restarted; it may be too busy to answer."""
         if self._actor is None:
             return
-        with contextlib.suppress(ray().exceptions.RayError):
-            finalised, self.recovered, self.trouble = await self._actor.report.remote()
+        try:
+            report = await asyncio.wait_for(self._actor.report.remote(), REPORT_TIMEOUT_S)
+        except TimeoutError:
+            self.trouble = f"the reconciler gave no answer in {REPORT_TIMEOUT_S:g} s"
+        except ray().exceptions.RayError as error:
+            log.warning("event=reconciler_away error=%s", first_line(error))
+        else:
+            finalised, self.recovered, self.trouble = report
             self._on_finalised(finalised)
 
     def close(self) -> None:

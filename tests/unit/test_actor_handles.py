@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from omniray.coordinator.actors import queue_actor, reconciler_actor
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.queue_actor import RemoteQueues
+from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.actors.table_queues import Question
 from omniray.engine.base.errors import GraphGone, StorageError
@@ -18,6 +20,7 @@ from omniray.engine.commit.staging import Base
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import ObjectStore
+from tests.coordination import TIMEOUT_S
 from tests.graphs import PERSON, main_of
 
 
@@ -99,3 +102,23 @@ def test_a_reconciler_whose_graph_is_gone_is_not_created_again(store: ObjectStor
     shutil.rmtree(store.uri)
     with pytest.raises(GraphGone, match="was deleted"):
         reconciler._told(newest, newest.op_id)
+
+
+def test_a_reconciler_that_does_not_answer_does_not_hold_up_the_status(
+    store: ObjectStore, created: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: its report never comes. Expected: the last one holds, and what is wrong is said until the next one."""
+    monkeypatch.setattr(reconciler_actor, "REPORT_TIMEOUT_S", 0.01)
+    newest, told = newest_of(store), list[Finalised]()
+    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), told.append)
+
+    async def ask_twice() -> None:
+        reports = [asyncio.Future[tuple[Finalised, int, str]](), asyncio.Future[tuple[Finalised, int, str]]()]
+        reports[1].set_result((Finalised(7, {}), 3, ""))
+        reconciler._actor = SimpleNamespace(report=SimpleNamespace(remote=lambda: reports.pop(0)))
+        await reconciler.ask()
+        assert (told, reconciler.recovered, reconciler.trouble) == ([], 0, "the reconciler gave no answer in 0.01 s")
+        await reconciler.ask()
+        assert (told, reconciler.recovered, reconciler.trouble) == ([Finalised(7, {})], 3, "")
+
+    asyncio.run(asyncio.wait_for(ask_twice(), TIMEOUT_S))
