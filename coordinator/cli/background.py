@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -28,16 +29,18 @@ class Detached:
     said: dict[str, Any]
 
 
-def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S) -> Detached:
+def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S, *, stdin: bytes = b"") -> Detached:
     """Run a command in the background and wait for the JSON document that it writes when it serves.
 
-    Raises `Unreachable` with the end of its log if it ends before that, or takes too long and is ended.
+    `stdin` is for its secrets: every user of the machine can read the arguments of a process. Raises `Unreachable` with
+    the end of its log if it ends before that, or takes too long and is ended.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         begins = sink.tell()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, start_new_session=True)
     try:
+        _give(process, stdin)
         said = _wait_for_document(process, log, begins, timeout_s)
     except BaseException:
         _stop(process)
@@ -45,6 +48,12 @@ def detach(command: Sequence[str], log: Path, timeout_s: float = START_TIMEOUT_S
     if said.get("joined"):  # another process watches that coordinator already
         _stop(process)
     return Detached(process.pid, log, said)
+
+
+def _give(process: subprocess.Popen[bytes], stdin: bytes) -> None:
+    assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # its log says why it has ended
+        pipe.write(stdin)
 
 
 def log_of(graph_id: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S = 60.0
 STATUS_TIMEOUT_S = 60.0
+OPTIONS_ON_STDIN = "--storage-options-on-stdin"
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -53,13 +55,14 @@ def up(
     ] = False,
     durability: Durability = "process",
     storage_option: StorageOptions = None,
+    options_on_stdin: Annotated[bool, typer.Option(OPTIONS_ON_STDIN, hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve a graph: many writers in any number of processes, committed together. Ctrl-C drains and ends it."""
-    options = pairs(storage_option, "--storage-option")
+    options = json.load(sys.stdin) if options_on_stdin else pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
         if detach:
-            _detach(out, graph, uri, address, take_over, durability, storage_option or [])
+            _detach(out, graph, uri, address, take_over, durability, options)
         else:
             _serve(out, graph, uri, address, take_over, durability, options)
 
@@ -181,16 +184,16 @@ def _detach(
     address: str | None,
     take_over: bool,
     durability: str,
-    storage_option: list[str],
+    options: dict[str, str],
 ) -> None:
+    """Serve in the background. The options of the store hold secrets, so they are not among the arguments."""
     from omniray.coordinator.cli import background
 
     command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--json"]
     command += ["--address", address] if address is not None else []
     command += ["--take-over"] if take_over else []
-    command += ["--durability", durability]
-    command += [part for option in storage_option for part in ("--storage-option", option)]
-    detached = background.detach(command, background.log_of(graph.graph_id))
+    command += ["--durability", durability, OPTIONS_ON_STDIN]
+    detached = background.detach(command, background.log_of(graph.graph_id), stdin=json.dumps(options).encode())
     began = detached.said
     if began["joined"]:
         out.line(_began_text(began), {**began, "pid": None, "log": None})

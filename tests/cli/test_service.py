@@ -23,6 +23,7 @@ from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.gauges import Rates
 from omniray.coordinator.actors.publisher_actor import Status
 from omniray.coordinator.cli import background, upkeep
+from omniray.coordinator.cli import service as service_module
 from omniray.coordinator.cli import status as cli_status
 from omniray.coordinator.cli.output import Output
 from omniray.coordinator.cli.service import _watch
@@ -402,6 +403,57 @@ def test_a_process_in_the_background_is_left_when_it_serves(tmp_path: Path) -> N
         end(detached.pid)
 
 
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_the_options_of_the_store_reach_the_process_in_the_background_but_not_its_arguments(
+    graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of the machine can read the arguments of a process, and these options hold keys and secrets.
+
+    The command runs in a process that stands in for the coordinator: it says its arguments and what it was given.
+    """
+    said = tmp_path / "said"
+    stands_in = tmp_path / "python"
+    stands_in.write_text(
+        f'#!/bin/sh\ncat > {said}\nprintf \'%s\\n\' \'{{"epoch": 7, "joined": false, "uri": "", "address": "", '
+        f'"owner": "{STATUS.owner}"}}\'\nexec sleep 600\n'
+    )
+    stands_in.chmod(0o700)
+    detached: list[background.Detached] = []
+    real, arguments = background.detach, list[str]()
+
+    def detach(command: Sequence[str], *args: Any, **options: Any) -> background.Detached:
+        arguments.extend(command)
+        detached.append(real(command, *args, **options))
+        return detached[0]
+
+    monkeypatch.setattr(background, "detach", detach)
+    monkeypatch.setattr(sys, "executable", str(stands_in))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    secret = ["--storage-option", "aws_secret_access_key=hunter2"]
+    result = CliRunner().invoke(service_commands, ["up", graph, "--detach", *secret])
+    assert (result.exit_code, len(detached)) == (0, 1), result.output
+    try:
+        assert b"hunter2" not in Path(f"/proc/{detached[0].pid}/cmdline").read_bytes()
+        assert json.loads(said.read_text()) == {"aws_secret_access_key": "hunter2"}
+    finally:
+        end(detached[0].pid)
+    assert not [argument for argument in arguments if "hunter2" in argument]
+    assert service_module.OPTIONS_ON_STDIN in arguments
+
+
+def test_up_takes_the_options_of_the_store_from_its_standard_input(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def serve(_: object, __: object, options: object, *___: object, **____: object) -> NoReturn:
+        asked.append(options)
+        raise Unreachable("nothing is started here")
+
+    monkeypatch.setattr(service, "serve", serve)
+    arguments = ["up", graph, service_module.OPTIONS_ON_STDIN]
+    result = CliRunner().invoke(service_commands, arguments, input='{"aws_secret_access_key": "hunter2"}')
+    assert (asked, result.exit_code) == ([{"aws_secret_access_key": "hunter2"}], Unreachable.exit_code)
+
+
 def test_a_process_that_ends_before_it_serves_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "up.log").write_text('{"epoch": 1}\nof an earlier one\n')
@@ -450,7 +502,7 @@ def test_up_passes_on_how_durable_the_coordinator_is_to_be(
         asked.append(durability)
         raise Unreachable("nothing is started here")
 
-    def detach(command: Sequence[str], log: Path) -> NoReturn:
+    def detach(command: Sequence[str], log: Path, *, stdin: bytes) -> NoReturn:
         asked.append(command[command.index("--durability") + 1])
         raise Unreachable("nothing is started here")
 

@@ -81,9 +81,11 @@ def test_a_detached_coordinator_serves_until_it_is_taken_down_and_takes_its_ray_
     graph: str, tmp_path: Path
 ) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
-    began = omniray_process("up", graph, "--detach", "--address", "local", "--json", **cache)
+    secret = ("--storage-option", "aws_secret_access_key=hunter2")
+    began = omniray_process("up", graph, "--detach", "--address", "local", "--json", *secret, **cache)
     assert (began.code, began.err) == (0, "")
     try:
+        assert b"hunter2" not in Path(f"/proc/{began.document['pid']}/cmdline").read_bytes()
         _is_served_and_taken_down(graph, began.document, cache)
     finally:
         if Path(f"/proc/{began.document['pid']}").exists():
