@@ -3,15 +3,17 @@
 The owner of a line must never commit an id twice. It knows every commit that lands while it owns the line, and reads
 the newest earlier ones when it takes over; it keeps a bounded number of both. Any other id is looked up, all those of a
 round at once, unless it is certain to be new: its client created it for this very request, and the time in it is later
-than the oldest remembered commit. Either condition would do if clients and clocks were always right.
+than the oldest remembered commit. Either condition would do if clients and clocks were always right. The time of a
+clock that is far ahead is later than any commit, remembered or not, and so says nothing: such an id is looked up.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.base.ulids import time_us_of
@@ -20,17 +22,30 @@ from omniray.engine.history.lineage_entry import CommitId
 from omniray.engine.line.commit_object import CommitObject
 
 WINDOW_COMMITS = 8192
+SKEW_US_MAX = 60_000_000  # how far a client's clock may be ahead of ours before its ids are looked up
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 class RecentCommits:
     """The commits of a line, for its owner. Threads may share it."""
 
-    def __init__(self, lineage: Lineage, newest: CommitObject, *, size: int = WINDOW_COMMITS) -> None:
-        self._lineage, self._size = lineage, size
+    def __init__(
+        self,
+        lineage: Lineage,
+        newest: CommitObject,
+        *,
+        size: int = WINDOW_COMMITS,
+        now_us: Callable[[], int] = _now_us,
+    ) -> None:
+        self._lineage, self._size, self._now_us = lineage, size, now_us
         taken = list(itertools.islice(lineage.commit_ids(newest), size + 1))
         self._is_whole = len(taken) <= size  # it holds every commit of the line
         self._newest_last = deque(reversed(taken[:size]))
         self._ids = {one.commit_id for one in self._newest_last}
+        self._forgotten_us = 0  # the latest time in an id that was forgotten
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -43,8 +58,17 @@ class RecentCommits:
                 self._newest_last.append(CommitId(commit.commit_id, landed.seq, commit.at_us))
                 self._ids.add(commit.commit_id)
             while len(self._newest_last) > self._size:
-                self._ids.discard(self._newest_last.popleft().commit_id)
-                self._is_whole = False
+                self._forget(self._newest_last.popleft())
+
+    def _forget(self, oldest: CommitId) -> None:
+        """Forget a commit; its id may be of a clock that was ahead, and so be later than commits that are remembered.
+
+        One that is too far ahead does not count, or it would have all others looked up until its time comes.
+        """
+        self._ids.discard(oldest.commit_id)
+        self._is_whole = False
+        if (time_us := time_us_of(oldest.commit_id)) <= oldest.at_us + SKEW_US_MAX:
+            self._forgotten_us = max(self._forgotten_us, time_us)
 
     def known(self, asked: Mapping[str, bool], base: CommitObject) -> dict[str, LandedCommit]:
         """The ids that are in the line up to `base`; `asked` says of each whether its client calls it fresh."""
@@ -77,4 +101,7 @@ class RecentCommits:
 
     def _is_new(self, commit_id: str, fresh: bool) -> bool:
         """Whether an id that is not remembered is certain to be new."""
-        return self._is_whole or (fresh and time_us_of(commit_id) > self._newest_last[0].at_us)
+        if self._is_whole or not fresh:
+            return self._is_whole
+        known_us = max(self._newest_last[0].at_us, self._forgotten_us)
+        return known_us < time_us_of(commit_id) <= self._now_us() + SKEW_US_MAX
