@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from omniray.engine.base.clock import suspension_aware_clock
 from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, StorageError, Withdrawn
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
+from omniray.engine.commit.attempt import Attempt, Attempts, commit_of, commit_time_us
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.commit.staging import Base, TableStager, Taken, drifted
@@ -202,7 +202,8 @@ class Writer:
         looking = self._pool.submit(self._recoverer.look) if look else None
         if not self._is_staged(attempt) or (looking is not None and self._heal(looking, attempt)):
             return None
-        commit = commit_of(intent, base, resolution.tables, resolution.affected, resolution.rejected)
+        at_us = commit_time_us(base)
+        commit = commit_of(intent, at_us, resolution.tables, resolution.affected, resolution.rejected)
         ours = self.attempts.follow(attempt, (commit,), finalised_through=self._finaliser.finalised_through)
         if self.attempts.put(attempt, self._tip) is not Fate.LANDED:
             self.attempts.give_up(attempt).result()

@@ -19,7 +19,7 @@ from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
 from omniray.engine.base.errors import Fenced, GraphGone, OmnirayError, PayloadMismatch, StorageError, TableDrift
-from omniray.engine.commit.attempt import Attempt, Attempts, commit_of
+from omniray.engine.commit.attempt import Attempt, Attempts, commit_of, commit_time_us
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
 from omniray.engine.history.lineage import LandedCommit
@@ -161,8 +161,9 @@ class RoundSteps:
             return Overtaken(work.number)
         if failures:
             return self._staging_failed(work, failures)
+        at_us = commit_time_us(work.base)
         commits = tuple(
-            commit_of(request.header, work.base, resolution.tables, resolution.affected, resolution.rejected)
+            commit_of(request.header, at_us, resolution.tables, resolution.affected, resolution.rejected)
             for request, resolution in accepted
         )
         through = self.finalised_through

@@ -188,17 +188,24 @@ class SystemWrite:
     payload_hash: str = ""
 
 
+def commit_time_us(base: CommitObject) -> int:
+    """The time of all commits of one object on top of `base`: they land at once.
+
+    Clocks of other machines may run ahead of ours, but the history does not go back in time.
+    """
+    return max(time.time_ns() // 1000, base.head_at_us)
+
+
 def commit_of(
-    write: Described, base: CommitObject, tables: Iterable[str], affected: Affected = NOTHING, rejected: int = 0
+    write: Described, at_us: int, tables: Iterable[str], affected: Affected = NOTHING, rejected: int = 0
 ) -> Commit:
-    """The record of a write in the object that commits it on top of `base`."""
+    """The record of a write in the object that commits it."""
     return Commit(
         commit_id=write.commit_id,
         kind=write.kind,
         actor=write.author.actor,
         tenant=write.author.tenant,
-        # Clocks of other machines may run ahead of ours, but the history does not go back in time.
-        at_us=max(time.time_ns() // 1000, base.head_at_us),
+        at_us=at_us,
         tables=tuple(sorted(tables)),
         payload_hash=write.payload_hash,
         nodes=affected.nodes,

@@ -15,7 +15,7 @@ from omniray.engine.base.errors import GraphExists, OmnirayError, OutcomeUnknown
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.commit.attempt import Attempt, Attempts, SystemWrite, commit_of
+from omniray.engine.commit.attempt import Attempt, Attempts, SystemWrite, commit_of, commit_time_us
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.commit.staging import Base, TableStager
 from omniray.engine.commit.table_change import Create
@@ -67,7 +67,7 @@ def _create(branch: OpenBranch, attempts: Attempts, author: Author) -> None:
         if failures:
             raise failures[0] if isinstance(failures[0], OmnirayError) else StorageError(f"{failures[0]} is taken")
         put_schema(branch.store, branch.accepted)
-        first = attempts.follow(attempt, (commit_of(write, base, changes),), finalised_through=0)
+        first = attempts.follow(attempt, (commit_of(write, commit_time_us(base), changes),), finalised_through=0)
         if attempts.put(attempt, branch.tip) is not Fate.LANDED:
             raise StorageError(f"the line of a new graph at {branch.store.uri} is taken; try again")
         reach(Point.INIT_BEFORE_IDENTITY)

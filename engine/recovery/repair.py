@@ -19,7 +19,7 @@ from omniray.engine.base.errors import OmnirayError, TableDrift
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.commit.attempt import Attempts, SystemWrite, commit_of
+from omniray.engine.commit.attempt import Attempts, SystemWrite, commit_of, commit_time_us
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.commit.staging import Base
 from omniray.engine.commit.table_change import Adopt, Restore, TableChange
@@ -171,7 +171,8 @@ class Repair:
                 raise failures[0]
             return None
         through = self._finaliser.finalised_through
-        ours = self._attempts.follow(attempt, (commit_of(write, base, changes),), finalised_through=through)
+        commit = commit_of(write, commit_time_us(base), changes)
+        ours = self._attempts.follow(attempt, (commit,), finalised_through=through)
         reach(Point.REPAIR_BEFORE_PUT)
         fate = self._attempts.put(attempt, self._tip)
         reach(Point.REPAIR_AFTER_PUT)

@@ -6,12 +6,14 @@ Every fault is made at a named point, and every wait is for something that happe
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +45,7 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit import attempt
 from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.recent_commits import RecentCommits
@@ -224,6 +227,17 @@ def test_a_round_is_no_larger_than_it_may_be(store: ObjectStore) -> None:
     with serving(store, limits=Limits(round=RoundLimits(intents=2))) as service:
         service.in_one_round([person(service, name) for name in "abcde"])
         assert [len(round) for round in commits(service)] == [2, 2, 1]
+
+
+def test_all_commits_of_a_round_have_one_time(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They land at once. The clock of this test never shows the same time twice."""
+    clock = itertools.count(2_000_000_000_000_000_000, 1_000_000)
+    with serving(store) as service:
+        monkeypatch.setattr(attempt, "time", SimpleNamespace(time_ns=lambda: next(clock)))
+        told_of = service.in_one_round([person(service, name) for name in ("ann", "bob", "cid")])
+        assert all(isinstance(one, WriteAnswer) for one in told_of)
+        commits = service.newest.commits
+        assert (len(commits), len({commit.at_us for commit in commits})) == (3, 1)
 
 
 def test_a_write_without_effect_is_answered_and_leaves_no_object(store: ObjectStore) -> None:
