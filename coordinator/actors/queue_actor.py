@@ -72,8 +72,9 @@ class RemoteQueues:
 
     def drop(self, table_keys: Sequence[str]) -> None:
         """Drop cached tables, best effort: a dead owner caches nothing, and a kept handle is compared with its pin."""
+        cached = [key for key in table_keys if self._number(key) in self._actors]
         try:
-            self._each(table_keys, lambda key: key, lambda owner, part: owner.drop.remote(packed((part,))))
+            self._each(cached, lambda key: key, lambda owner, part: owner.drop.remote(packed((part,))))
         except (StorageError, NotFound) as error:
             log.warning("event=drop_failed error=%s", error)
 
@@ -95,7 +96,7 @@ class RemoteQueues:
         """Call each owner once, all in parallel; the answers are in the order of the parts."""
         by_owner: defaultdict[int, list[int]] = defaultdict(list)
         for index, part in enumerate(parts):
-            by_owner[crc32(key(part).encode()) % self._owners].append(index)
+            by_owner[self._number(key(part))].append(index)
         answers: list[Any] = [None] * len(parts)
         module = ray()
         try:
@@ -128,6 +129,9 @@ class RemoteQueues:
                         self._actors.clear()
                     self._storage.refuse_gone()
                     time.sleep(AWAY_PAUSE_S)
+
+    def _number(self, table_key: str) -> int:
+        return crc32(table_key.encode()) % self._owners
 
     def _owner(self, number: int) -> Any:
         with self._lock:

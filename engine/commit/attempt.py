@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import ParamSpec, Protocol, TypeVar
 
-from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.base.errors import GraphGone, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author
 from omniray.engine.base.process import this_process
@@ -85,8 +85,9 @@ class Attempts:
     def stage(self, attempt: Attempt, base: Base) -> list[Taken | OmnirayError]:
         """Phases A and B side by side; returns why tables could not be staged.
 
-        Raises if the sidecar could not be put, or the graph is gone. Either way no request is under way any more then.
-        An attempt that was given up meanwhile deletes what has been staged since.
+        Raises if the sidecar could not be put, or the graph is gone: then with `GraphGone`, whatever else failed for
+        want of its files. Either way no request is under way any more then. An attempt that was given up meanwhile
+        deletes what has been staged since.
         """
         stages = [TableStage(table, attempt.changes[table.table_key]) for table in attempt.sidecar.tables]
         beside = [self._pool.submit(self._put_sidecar, attempt.sidecar)] if stages else []
@@ -97,11 +98,14 @@ class Attempts:
             outcomes = self._stager.stage(base, stages) if stages else []
         finally:  # a sidecar that is put after the attempt was cleared away would stay behind
             failed = [error for future in beside if (error := future.exception()) is not None]
+            failed.sort(key=lambda error: not isinstance(error, GraphGone))
             with attempt.lock:
                 found = zip(stages, outcomes, strict=False)
                 attempt.staged = {s.announced.table_key: one for s, one in found if isinstance(one, StagedPin)}
             if attempt.is_void:
                 self._delete(attempt)
+            elif failed and isinstance(failed[0], GraphGone):
+                raise failed[0]
         if failed and not attempt.is_void:
             raise failed[0]
         return [outcome for outcome in outcomes if not isinstance(outcome, StagedPin)]
@@ -136,12 +140,17 @@ class Attempts:
     def give_up(self, attempt: Attempt) -> Future[None]:
         """Delete the files of an attempt that is known to be lost; the future is done when they are deleted.
 
-        The sweep deletes leftovers, and the next recovery a sidecar.
+        Nobody waits for a store or another process here: the caller may hold a lock. The sweep deletes leftovers, and
+        the next recovery a sidecar.
         """
         with attempt.lock:
             attempt.is_void = True
+        return self._pool.submit(self._clear_away, attempt)
+
+    def _clear_away(self, attempt: Attempt) -> None:
+        # A handle that is dropped late was used by nobody: its transaction is not the one of the pin.
         self._stager.drop(list(attempt.changes))
-        return self._pool.submit(self._delete, attempt)
+        self._delete(attempt)
 
     def _put_sidecar(self, sidecar: Sidecar) -> None:
         reach(Point.A_BEFORE_SIDECAR)

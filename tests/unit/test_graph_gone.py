@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,11 +18,12 @@ import pytest
 
 import omniray
 from omniray.engine import load_stager
-from omniray.engine.base.errors import GraphGone, InvariantViolation, OmnirayError
+from omniray.engine.base.errors import GraphGone, InvariantViolation, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import attempt, phase_d
 from omniray.engine.commit.create_graph import create_graph
+from omniray.engine.commit.staging import Base, Staged, TableStage, TableStager
 from omniray.engine.history import manifest_reader, open_branch
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.store.open_store import open_store
@@ -87,6 +88,21 @@ def test_a_writer_of_a_graph_that_was_deleted_says_so_and_creates_nothing(disk: 
         with pytest.raises(GraphGone, match="was deleted; nothing was written"):
             insert(graph, "bob")
     assert contents(graph.uri) == {}
+
+
+def _no_such_file(self: TableStager, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
+    raise StorageError("no such file")
+
+
+def test_a_writer_whose_files_are_gone_with_the_graph_is_told_of_the_graph(
+    disk: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: staging raises too, for want of its files; only the look at the graph says that no retry helps."""
+    with new_graph(disk) as graph:
+        replaced(graph.uri)
+        monkeypatch.setattr(TableStager, "stage", _no_such_file)
+        with pytest.raises(GraphGone, match="another one was created in its place"):
+            insert(graph, "ann")
 
 
 def test_the_test_of_writers_can_fail(disk: Root, monkeypatch: pytest.MonkeyPatch) -> None:
