@@ -49,7 +49,6 @@ from omniray.engine.base.errors import (
     OutcomeUnknown,
     Overloaded,
     PayloadMismatch,
-    SchemaChanged,
     TableDrift,
 )
 from omniray.engine.commit.staging import Cold
@@ -93,7 +92,7 @@ class Publisher:
         gauges: Gauges | None = None,
         executor: StepExecutor | None = None,
     ) -> None:
-        self._tip, self._schema_hash, self._on_ended = tip, branch.schema_hash, on_ended
+        self._tip, self._on_ended = tip, on_ended
         self._lock = threading.RLock()
         self._executor = executor or ThreadedExecutor()
         self.gauges = gauges or Gauges()
@@ -108,11 +107,6 @@ class Publisher:
     def submit(self, request: Request) -> Future[WriteAnswer]:
         """Take a write; the future is done when its answer may be sent. A write already under way shares its future."""
         header = request.header
-        if header.schema_hash != self._schema_hash:
-            raise SchemaChanged(
-                "the client's schema is not the one of this graph; connect again to read the current one",
-                client=header.schema_hash, graph=self._schema_hash,
-            )  # fmt: skip
         with self._lock:
             known = self._waiting.get(header.commit_id)
             if known is not None:

@@ -18,7 +18,15 @@ from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
-from omniray.engine.base.errors import Fenced, GraphGone, OmnirayError, PayloadMismatch, StorageError, TableDrift
+from omniray.engine.base.errors import (
+    Fenced,
+    GraphGone,
+    OmnirayError,
+    PayloadMismatch,
+    SchemaChanged,
+    StorageError,
+    TableDrift,
+)
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of, commit_time_us
 from omniray.engine.commit.first_outcome import first_outcome
 from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
@@ -95,14 +103,21 @@ class RoundSteps:
         repeated = {
             r.header.commit_id: _first(r, known[r.header.commit_id]) for r in requests if r.header.commit_id in known
         }
-        fresh = [r for r in requests if r.header.commit_id not in repeated]
+        # Only now: a write that is committed has its first answer, whatever became of the schema since.
+        stale = {
+            r.header.commit_id: _schema_changed(r, self._branch.schema_hash)
+            for r in requests
+            if r.header.commit_id not in repeated and r.header.schema_hash != self._branch.schema_hash
+        }
+        answered = {**repeated, **stale}
+        fresh = [r for r in requests if r.header.commit_id not in answered]
         state = RoundState(self._base(base), self._queues)
         try:
             fresh, unfit = self._looked_up(state, fresh)
         except TableDrift as drift:
             return Failed(work.number, drift, self._asking(fresh, drift.facts.get("table_key", "")))
         judged = judge_round(fresh, state, self._schema)
-        work.judged = replace(judged, answers={**judged.answers, **repeated, **unfit})
+        work.judged = replace(judged, answers={**judged.answers, **answered, **unfit})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
 
@@ -243,6 +258,13 @@ def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
         return WriteAnswer(first_outcome(*found, request.header.payload_hash))
     except PayloadMismatch as mismatch:
         return mismatch
+
+
+def _schema_changed(request: Request, schema_hash: str) -> SchemaChanged:
+    return SchemaChanged(
+        "the client's schema is not the one of this graph; connect again to read the current one",
+        client=request.header.schema_hash, graph=schema_hash,
+    )  # fmt: skip
 
 
 def _drift(work: Round, table_key: str, error: TableDrift) -> Failed:

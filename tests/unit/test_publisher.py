@@ -255,7 +255,24 @@ def test_a_client_of_another_schema_is_refused(store: ObjectStore) -> None:
         write = person(service, "ann")
         stranger = replace(write, header=replace(write.header, schema_hash="another"))
         with pytest.raises(SchemaChanged, match="connect again"):
-            service.publisher.submit(stranger)
+            service.write(stranger)
+    assert names(store) == []
+
+
+def test_a_write_that_is_committed_has_its_answer_although_the_schema_has_changed_since(store: ObjectStore) -> None:
+    """Fault: its answer is lost, and the schema changes before the client asks again. A refusal would be a lie."""
+    with serving(store) as service:
+        write = person(service, "ann")
+        first = service.write(write).result
+        again, other = (
+            replace(one, header=replace(one.header, schema_hash="of the schema before"))
+            for one in (write, person(service, "bob"))
+        )
+        repeated, refused = service.in_one_round([again, other])
+        assert isinstance(repeated, WriteAnswer)
+        assert (repeated.result.repeated, repeated.result.commit_id) == (True, first.commit_id)
+        assert isinstance(refused, SchemaChanged)
+    assert names(store) == ["ann"]
 
 
 # Pipelining
