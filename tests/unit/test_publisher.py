@@ -48,6 +48,7 @@ from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import attempt
 from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.manifest import Manifest
 from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.judge.overlay import Overlay
 from omniray.engine.judge.pinned import State
@@ -230,6 +231,39 @@ def test_a_round_is_no_larger_than_it_may_be(store: ObjectStore) -> None:
     with serving(store, limits=Limits(round=RoundLimits(intents=2))) as service:
         service.in_one_round([person(service, name) for name in "abcde"])
         assert [len(round) for round in commits(service)] == [2, 2, 1]
+
+
+def test_the_ids_of_a_round_are_looked_up_at_once_when_the_history_is_longer_than_what_is_remembered(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids that their callers chose may be of any time: none of them is certain to be new."""
+    with serving(store) as service:
+        old = [person(service, name) for name in ("ann", "bob")]
+        for write in old:
+            service.write(write)
+        service.finaliser.flush()
+        steps = service.publisher._steps
+        steps.recent = RecentCommits(service.branch.lineage, service.newest, size=1)
+        looks: list[set[str]] = []
+        holds_none, commits_with = Manifest.holds_none, Manifest.commits_with
+        monkeypatch.setattr(
+            Manifest,
+            "holds_none",
+            lambda self, ids, through: (looks.append(set(ids)), holds_none(self, ids, through))[1],
+        )
+        monkeypatch.setattr(
+            Manifest, "commits_with", lambda self, ids: (looks.append(set(ids)), commits_with(self, ids))[1]
+        )
+        new = [person(service, name) for name in ("cid", "dan", "eve")]
+        plug = service.plug()
+        plugged = service.publisher.submit(plug)
+        plug.gate.wait_until_reached()
+        looks.clear()  # that of the plug
+        futures = [service.publisher.submit(write) for write in new]
+        plug.gate.open()
+        told([plugged, *futures])
+        assert looks == [{write.header.commit_id for write in new}]
+    assert names(store) == ["ann", "bob", "cid", "dan", "eve"]
 
 
 def test_all_commits_of_a_round_have_one_time(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
