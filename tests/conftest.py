@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.s3server import S3Server, running_server
 from tests.stores import Root, moto_server, new_bucket
 
 # A deadline would assert on the wall clock of a shared machine. Continuous integration judges a change by the same
@@ -30,16 +31,39 @@ def _no_credentials_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """A moto server; each xdist worker has its own."""
+def s3_server() -> Iterator[S3Server]:
+    """The kit's S3 server; each xdist worker has its own.
+
+    A request costs moto ten times as much. So moto is for what shows that the two servers agree, and for credentials.
+    """
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(s3_server: S3Server) -> str:
+    """Where the kit's S3 server listens."""
+    return s3_server.endpoint
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> Root:
+    """An empty bucket on a real S3 server."""
+    s3_server.reset()  # or the log of requests grows with every test
+    return new_bucket(s3_server.endpoint)
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint() -> Iterator[str]:
+    """A moto server, which others wrote; each xdist worker has its own."""
     with moto_server() as endpoint:
         yield endpoint
 
 
 @pytest.fixture
-def s3(s3_endpoint: str) -> Root:
-    """An empty bucket on a real S3 server."""
-    return new_bucket(s3_endpoint)
+def moto_bucket(moto_endpoint: str) -> Root:
+    """An empty bucket on moto."""
+    return new_bucket(moto_endpoint)
 
 
 @pytest.fixture

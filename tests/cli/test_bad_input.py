@@ -374,6 +374,12 @@ def test_a_folder_without_permission_is_a_storage_error() -> None:
 
 
 @pytest.fixture
+def s3(moto_bucket: Root) -> Root:
+    """A bucket whose server knows users and what each may do."""
+    return moto_bucket
+
+
+@pytest.fixture
 def guarded(s3: Root) -> Iterator[Root]:
     """A bucket whose server checks credentials while the test runs: those of the root are unknown to it."""
     endpoint = s3.storage_options["aws_endpoint"]

@@ -45,11 +45,11 @@ def refusal_of(call: Callable[..., object], *arguments: Any, **named: Any) -> st
 
 
 @pytest.fixture
-def moto(s3: Root) -> Iterator[Any]:
+def moto(moto_bucket: Root) -> Iterator[Any]:
     """A client that asks once and hides nothing."""
     client = boto3.client(
         "s3",
-        endpoint_url=s3.storage_options["aws_endpoint"],
+        endpoint_url=moto_bucket.storage_options["aws_endpoint"],
         aws_access_key_id="key",
         aws_secret_access_key="secret",
         region_name="us-east-1",
@@ -58,22 +58,22 @@ def moto(s3: Root) -> Iterator[Any]:
     client.close()
 
 
-def test_moto_honours_put_if_absent(s3: Root, moto: Any) -> None:
-    target = {"Bucket": s3.uri.removeprefix("s3://"), "Key": "object"}
+def test_moto_honours_put_if_absent(moto_bucket: Root, moto: Any) -> None:
+    target = {"Bucket": moto_bucket.uri.removeprefix("s3://"), "Key": "object"}
     assert refusal_of(moto.put_object, **target, Body=b"first", IfNoneMatch="*") is None
     assert refusal_of(moto.put_object, **target, Body=b"second", IfNoneMatch="*") == "PreconditionFailed"
     assert moto.get_object(**target)["Body"].read() == b"first"
 
 
-def test_moto_honours_put_if_match(s3: Root, moto: Any) -> None:
-    target = {"Bucket": s3.uri.removeprefix("s3://"), "Key": "object"}
+def test_moto_honours_put_if_match(moto_bucket: Root, moto: Any) -> None:
+    target = {"Bucket": moto_bucket.uri.removeprefix("s3://"), "Key": "object"}
     etag = moto.put_object(**target, Body=b"first")["ETag"]
     assert refusal_of(moto.put_object, **target, Body=b"second", IfMatch=etag) is None
     assert refusal_of(moto.put_object, **target, Body=b"third", IfMatch=etag) == "PreconditionFailed"
 
 
-def test_moto_lists_from_behind_a_key_in_byte_order_and_dates_each_object(s3: Root, moto: Any) -> None:
-    bucket = s3.uri.removeprefix("s3://")
+def test_moto_lists_from_behind_a_key_in_byte_order_and_dates_each_object(moto_bucket: Root, moto: Any) -> None:
+    bucket = moto_bucket.uri.removeprefix("s3://")
     for key in ("f/b", "f/a/x", "f/a-b", "g/c"):
         moto.put_object(Bucket=bucket, Key=key, Body=b"four")
     page = moto.list_objects_v2(Bucket=bucket, Prefix="f/", StartAfter="f/a-b")

@@ -1,4 +1,4 @@
-"""The behaviour suite of stores on S3, and what is particular to S3."""
+"""The behaviour suite of stores on two S3 servers, ours and moto, and what is particular to S3."""
 
 from __future__ import annotations
 
@@ -17,11 +17,36 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.store.s3 import REQUEST_TRIES
 from tests.answering import answering_server, error_body
 from tests.kit.s3server import Fault, S3Server
-from tests.stores import Root
+from tests.stores import Root, new_bucket
 from tests.unit.test_store import *  # noqa: F403
 
 TIMEOUT_S = 60
 KEY = {"aws_access_key_id": "key", "aws_secret_access_key": "s3cr3t"}
+
+
+@pytest.fixture(scope="module", params=["s3_endpoint", "moto_endpoint"])
+def endpoint(request: pytest.FixtureRequest) -> str:
+    """What the kit's server does is what a server does that others wrote."""
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="module")
+def lasting_root(endpoint: str) -> Root:
+    """A bucket that the tests of the module share."""
+    return new_bucket(endpoint)
+
+
+@pytest.fixture
+def any_root(endpoint: str) -> Root:
+    """A bucket."""
+    return new_bucket(endpoint)
+
+
+@pytest.fixture
+def s3(endpoint: str) -> Root:
+    """A bucket for what is particular to S3."""
+    return new_bucket(endpoint)
 
 
 def fill(server: S3Server, paths: list[str]) -> None:
@@ -45,7 +70,7 @@ def test_more_names_than_fit_a_page_are_listed_in_order_and_deleted(server: S3Se
     assert list(store.names("folder")) == names[:1]
 
 
-def test_a_missing_bucket_is_named_by_every_verb(s3_endpoint: str, s3: Root) -> None:
+def test_a_missing_bucket_is_named_by_every_verb(s3: Root) -> None:
     store = open_store("s3://no-such-bucket/graph", s3.storage_options)
     calls = (
         lambda: store.put("object", b""),

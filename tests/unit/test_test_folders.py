@@ -20,13 +20,14 @@ ELSEWHERE = (
     "tests.ray",
     "tests.spark",
 )
+SERVERS = ("s3", "s3_server", "s3_endpoint", "moto_endpoint", "moto_bucket", "ray_address", "spark")
 UNIT = REPOSITORY / "tests" / "unit"
 
 
 def needs(source: str) -> list[str]:
     """What a test must not need in tests/unit: modules, and fixtures that start a server."""
     modules = [name for _, name in imported_modules(source) if any(belongs_to(name, other) for other in ELSEWHERE)]
-    return modules + re.findall(r"\b(?:s3|s3_endpoint|ray_address|spark)(?=: [A-Z\w]*[,)])", source)
+    return modules + re.findall(rf"\b(?:{'|'.join(SERVERS)})(?=: [A-Z\w]*[,)])", source)
 
 
 def test_unit_tests_start_neither_servers_nor_processes() -> None:
