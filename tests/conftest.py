@@ -19,6 +19,15 @@ settings.register_profile(
 )
 settings.load_profile("omniray")
 
+# These run a few modules hundreds or thousands of times: measuring their coverage takes as long as running them.
+REPEATING = tuple(Path(__file__).parent / folder for folder in ("model", "recovery", "faults"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(map(item.path.is_relative_to, REPEATING)):
+            item.add_marker(pytest.mark.no_cover)
+
 
 @pytest.fixture(autouse=True)
 def _no_credentials_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
