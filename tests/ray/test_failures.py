@@ -27,12 +27,13 @@ from omniray.engine.line.owner import Incarnation
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
 from tests.graphs import INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member
-from tests.ray.drivers import PROCESSES, connected
+from tests.ray.drivers import PROCESSES, TORTURE, connected
 from tests.ray.world import Gate, Served, add
 from tests.ray.world import served as serving
 from tests.stores import Root
 
 WRITES = 25
+READS_WHILE_FROZEN = 1000 if TORTURE else 10
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
@@ -167,6 +168,30 @@ def test_a_frozen_publisher_that_was_replaced_is_fenced_when_it_thaws(
         with graph.open() as embedded:
             assert not add(embedded, "frozen", txn_id=txn_id).repeated
         assert graph.people() == ["before", "frozen", "meanwhile"]
+
+
+def test_every_reader_reads_the_head_while_the_publisher_stands_still_between_its_put_and_phase_d(
+    disk: Root, ray_address: str, tmp_path: Path
+) -> None:
+    """Fault: SIGSTOP right after a put, so that nobody gives the new version its final name."""
+    with serving(disk, ray_address) as graph, graph.connect() as client:
+        add(client, "before")
+        client.flush()
+        gate = Gate(tmp_path / "gate", graph, graph.place.publisher, Point.C_AFTER_PUT)
+        landed = client.submit_mutate(INSERT, {"name": "landed", "age": None})
+        gate.wait_until_reached()
+        os.kill(graph.publisher_pid, signal.SIGSTOP)
+        try:
+            for _ in range(READS_WHILE_FROZEN):
+                assert graph.people() == ["before", "landed"], "a fresh reader"
+                names = client.snapshot().table("Person", ["name"])["name"].to_pylist()
+                assert sorted(names) == ["before", "landed"], "a connected one"
+            plain = lance.dataset(f"{graph.uri}/nodes/Person.lance")
+            assert plain.count_rows() == 1, "Phase D has not begun"
+        finally:
+            os.kill(graph.publisher_pid, signal.SIGCONT)
+            gate.open()
+        assert not landed.result().repeated
 
 
 # The others

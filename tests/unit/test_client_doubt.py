@@ -227,6 +227,7 @@ class _Actor:
 def ray(monkeypatch: pytest.MonkeyPatch) -> _Ray:
     fake = _Ray()
     monkeypatch.setattr(service, "ray", lambda: fake)
+    monkeypatch.setattr(cluster, "ray", lambda: fake)
     monkeypatch.setattr(service, "_queue_owners", lambda: 1)
     monkeypatch.setattr(cluster, "find", lambda name: fake.actors.get(name))
     return fake
