@@ -9,12 +9,14 @@ from typing import Any, TypeAlias
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.base.suggestions import nearest
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.reading.fragment_groups import FragmentGroup, cut
+from omniray.engine.reading.sql import DEFAULT_LIMITS, SqlLimits, select
 from omniray.engine.rows.export import export_records
 from omniray.engine.schema.types import ElementType
 from omniray.engine.tables.table import Table, first_words
@@ -84,21 +86,14 @@ class Snapshot:
         pin = self._pins[type.table_key]
         return cut(self._open(type), pin, is_final=self._is_final(pin))
 
-    def sql(self, query: str) -> pa.Table:
+    def sql(self, query: str, *, limits: SqlLimits = DEFAULT_LIMITS) -> pa.Table:
         """Run one SELECT over the snapshot with DuckDB; every type is a table of its name."""
-        with duckdb.connect() as connection:
-            try:
-                statements = connection.extract_statements(query)
-                if [s.type for s in statements] != [duckdb.StatementType.SELECT]:
-                    raise InputError("a snapshot can only be read: give exactly one SELECT")
-                for name in self._types_in(connection.get_table_names(query)):
-                    connection.register(name, self._open(self.schema.type(name)).dataset)
-                connection.execute("set enable_external_access = false")
-                return connection.sql(query).to_arrow_table()
-            except duckdb.CatalogException as error:
-                raise InputError(self._unknown_table(str(error)) or f"can't run the query: {error}") from error
-            except duckdb.Error as error:
-                raise InputError(f"can't run the query: {error}") from error
+        try:
+            return select(query, self._tables_in, limits)
+        except duckdb.CatalogException as error:
+            raise InputError(self._unknown_table(str(error)) or f"can't run the query: {error}") from error
+        except duckdb.Error as error:
+            raise InputError(f"can't run the query: {error}") from error
 
     def export(self, type_name: str | None = None) -> Iterator[bytes]:
         """All records, or one type's, as JSON lines that a load reads back; nodes come before edges."""
@@ -106,9 +101,11 @@ class Snapshot:
         for type in types:
             yield from export_records(type, self._open(type).scan())
 
-    def _types_in(self, names: set[str]) -> Iterator[str]:
-        by_lower = {t.name.lower(): t.name for t in self.schema}
-        return (by_lower[name.lower()] for name in sorted(names) if name.lower() in by_lower)
+    def _tables_in(self, names: set[str]) -> dict[str, ds.Dataset]:
+        """The tables of the types that a query names."""
+        by_lower = {t.name.lower(): t for t in self.schema}
+        named = [by_lower[name.lower()] for name in sorted(names) if name.lower() in by_lower]
+        return {type.name: self._open(type).dataset for type in named}
 
     def _unknown_table(self, message: str) -> str | None:
         """Our own message for an unknown table: DuckDB would suggest tables of its own."""

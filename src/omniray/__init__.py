@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from omniray.engine.judge.resolution import Outcome, WriteResult
     from omniray.engine.line.commit_object import Recovery
     from omniray.engine.reading.snapshot import Snapshot
+    from omniray.engine.reading.sql import SqlLimits
 
 try:
     __version__ = version("omniray")
@@ -56,6 +57,7 @@ __all__ = [
     "Recovery",
     "RecoveryRequired",
     "Snapshot",
+    "SqlLimits",
     "StorageError",
     "WriteResult",
     "__version__",
@@ -71,6 +73,7 @@ _HOMES = {
     "Outcome": "engine.judge.resolution",
     "Recovery": "engine.line.commit_object",
     "Snapshot": "engine.reading.snapshot",
+    "SqlLimits": "engine.reading.sql",
     "WriteResult": "engine.judge.resolution",
     "connect": "coordinator.client.client",
     "init": "engine.graph",
