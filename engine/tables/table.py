@@ -17,7 +17,7 @@ from lance.dataset import ScannerBuilder
 
 from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.engine.schema.types import ElementType
-from omniray.engine.tables.filters import pushed_down
+from omniray.engine.tables.filters import is_pushed_down, pushed_down, refuse_boundless
 from omniray.engine.tables.mirror import Mirror
 
 ROWADDR = "_rowaddr"
@@ -100,6 +100,11 @@ class Table:
         fragments: Sequence[int] | None = None,
     ) -> pa.RecordBatchReader:
         """Rows in a stream, of all fragments or some, columns and filter pushed down; `addresses` adds `_rowaddr`."""
+        if isinstance(where, str):
+            refuse_boundless(where)
+        elif where is not None and not is_pushed_down(where):
+            every_row = self.scan(addresses=addresses, fragments=fragments)
+            return _filtered(every_row, where, columns and [*columns, *([ROWADDR] if addresses else [])])
         with self._errors():
             builder = ScannerBuilder(self.dataset).with_row_address(addresses).batch_size_bytes(SCANNED_BYTES_MAX)
             if fragments is not None:
@@ -160,6 +165,12 @@ class Table:
         """The addresses of the first `rows` rows of the newest fragment."""
         first = self._manifest.get_fragments()[-1].fragment_id << 32
         return pa.array(np.arange(first, first + rows, dtype=np.uint64))
+
+
+def _filtered(rows: pa.RecordBatchReader, where: pc.Expression, columns: Sequence[str] | None) -> pa.RecordBatchReader:
+    names = columns or rows.schema.names
+    schema = pa.schema([rows.schema.field(name) for name in names])
+    return pa.RecordBatchReader.from_batches(schema, (batch.filter(where).select(names) for batch in rows))
 
 
 def _described(fragment: lance.LanceFragment) -> Fragment:

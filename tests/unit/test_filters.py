@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import omniray
-from omniray.engine.tables.filters import among
+from omniray.engine.tables.filters import TEXT_CHARS_MAX, among, is_pushed_down
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -90,3 +91,66 @@ def test_nan_is_unequal_to_every_number_and_neither_above_nor_below(tmp_path: Pa
                 graph.mutate(query, {"x": value})
                 seen = graph.snapshot().table("Item", filter=pc.field("seen"))["id"].to_pylist()
                 assert sorted(seen) == [f"{n}" for n, x in enumerate(values) if COMPARE[op](x, value)]
+
+
+# Filters out of all bounds
+
+
+def any_of(numbers: range) -> pc.Expression:
+    """One of these ages, as a chain: the deepest way to say so."""
+    return functools.reduce(operator.or_, (pc.field("age") == number for number in numbers))
+
+
+@pytest.fixture
+def ages(tmp_path: Path) -> omniray.Snapshot:
+    graph = omniray.init(tmp_path / "ages", schema="node Person { name: String @key\n age: I32? }")
+    graph.load([{"name": f"p{n}", "age": n} for n in range(100)], type="Person")
+    return graph.snapshot()
+
+
+@pytest.mark.parametrize("terms", [3, 30, 150])
+def test_a_chain_of_terms_is_applied_at_its_own_cost(ages: omniray.Snapshot, terms: int) -> None:
+    """As Substrait it doubles with each term: thirty take minutes and gigabytes."""
+    found = ages.table("Person", ["name"], any_of(range(terms)))
+    assert found.schema.names == ["name"]
+    assert sorted(found["name"].to_pylist()) == sorted(f"p{n}" for n in range(min(terms, 100)))
+    assert ages.table("Person", filter=any_of(range(terms))).schema.names == ages.table("Person").schema.names
+
+
+def test_a_small_filter_is_pushed_down_and_a_chain_of_many_terms_is_not() -> None:
+    assert is_pushed_down(any_of(range(8)))
+    assert is_pushed_down(pc.field("name").isin([f"a ( b {n}" for n in range(10_000)]))
+    assert is_pushed_down(pc.field("name") == "(" * 1000)
+    assert not is_pushed_down(any_of(range(20)))
+
+
+def test_an_expression_that_nests_without_bounds_is_refused_with_the_way_out(ages: omniray.Snapshot) -> None:
+    with pytest.raises(omniray.InputError, match="nests 2,000 deep, more than 200: use isin"):
+        ages.table("Person", filter=any_of(range(2_000)))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (" or ".join(f"age = {n}" for n in range(40_000)), "joins 40,000 terms, more than 4,000: use 'column in"),
+        ("age = 1" + " + 1" * 40_000, "more than 200 operators in a row"),
+        ("age" + " is null" * 40_000, "more than 200 operators in a row"),
+        ("name = 'a'" + " || 'b'" * 40_000, "more than 200 operators in a row"),
+        ("age = 1" + " " * TEXT_CHARS_MAX, "characters, more than"),
+    ],
+)
+def test_a_text_that_would_end_the_process_is_refused(ages: omniray.Snapshot, text: str, why: str) -> None:
+    with pytest.raises(omniray.InputError, match=why):
+        ages.table("Person", filter=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (f"age in ({', '.join(str(-n) for n in range(5_000))})", 1),
+        (" or ".join(f"age = {n}" for n in range(3_000)), 100),
+        ("name = '" + "+ or " * 5_000 + "'", 0),
+    ],
+)
+def test_a_long_text_is_no_obstacle_where_nothing_nests(ages: omniray.Snapshot, text: str, rows: int) -> None:
+    assert ages.table("Person", filter=text).num_rows == rows
