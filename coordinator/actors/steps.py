@@ -115,7 +115,8 @@ class RoundSteps:
         try:
             fresh, unfit = self._looked_up(state, fresh)
         except TableDrift as drift:
-            return Failed(work.number, drift, self._asking(fresh, drift.facts.get("table_key", "")))
+            blamed = self._asking(fresh, drift.facts.get("table_key", ""))
+            return self._unless_fenced(Failed(work.number, drift, blamed))
         judged = judge_round(fresh, state, self._schema)
         work.judged = replace(judged, answers={**judged.answers, **answered, **unfit})
         self._gauges.judged(time.perf_counter() - work.began)
@@ -186,10 +187,10 @@ class RoundSteps:
         self._gauges.staged(time.perf_counter() - began)
         return Staged(work.number)
 
-    def _refused(self, work: Round) -> Failed | None:
+    def _refused(self, work: Round) -> Event | None:
         """The failure of writes that may not be staged: a table drifted, or a sweep may have deleted their files."""
         if tables := self.drifted.keys() & work.judged.writes.keys():
-            return _drift(work, min(tables), self.drifted[min(tables)])
+            return self._unless_fenced(_drift(work, min(tables), self.drifted[min(tables)]))
         try:
             refuse_swept(work.judged.writes, work.base)
         except StorageError as error:
@@ -198,19 +199,25 @@ class RoundSteps:
 
     def _staging_failed(self, work: Round, failures: Sequence[Taken | OmnirayError]) -> Event:
         """Decide why a table could not be staged: fenced, drift by a foreign writer, or an error to retry."""
-        taken = [failure for failure in failures if isinstance(failure, Taken)]
-        # On a separate line end: the round below may be in Phase C, which moves the shared one.
-        if taken and (newest := self._tip.another().refresh()).owner != self._owner:
-            return Ended(_fenced(newest))
-        if taken:
+        if taken := [failure for failure in failures if isinstance(failure, Taken)]:
             error = drifted(taken[0].table_key, taken[0].expected)
-            return _drift(work, taken[0].table_key, error)
+            return self._unless_fenced(_drift(work, taken[0].table_key, error))
         if drifts := [failure for failure in failures if isinstance(failure, TableDrift)]:
-            return _drift(work, drifts[0].facts.get("table_key", ""), drifts[0])
+            return self._unless_fenced(_drift(work, drifts[0].facts.get("table_key", ""), drifts[0]))
         errors = [failure for failure in failures if isinstance(failure, OmnirayError)]
         if all(isinstance(error, Cold) for error in errors):
             return Overtaken(work.number)
         return Failed(work.number, errors[0])
+
+    def _unless_fenced(self, drift: Failed) -> Event:
+        """A failure for drift, if the line is still ours.
+
+        To a publisher that was replaced, its successor's versions look foreign, and it never hears of a repair. It
+        would refuse writes for ever: with no round that gets as far as the line, it would not find out.
+        """
+        # On a separate line end: the round below may be in Phase C, which moves the shared one.
+        newest = self._tip.another().refresh()
+        return drift if newest.owner == self._owner else Ended(_fenced(newest))
 
     # Committing
 

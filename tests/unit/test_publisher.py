@@ -659,6 +659,20 @@ def test_a_table_that_is_known_to_have_drifted_is_not_even_staged(store: ObjectS
     assert names(store) == ["bob"]
 
 
+@pytest.mark.parametrize("has_guard", [True, False], ids=["guarded", "twin"])
+def test_a_publisher_that_was_replaced_refuses_nothing_for_drift(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    """The twin goes on refusing: no round of it gets as far as the line, and nobody tells it of the repair."""
+    if not has_guard:
+        monkeypatch.setattr(RoundSteps, "_unless_fenced", lambda self, drift: drift)
+    with serving(store) as service:
+        service.publisher.finalised(0, {PERSON: TableDrift("somebody was here", table_key=PERSON)})
+        take_over(parts_of(store).tip, EMBEDDED)
+        told_at_once = told([service.publisher.submit(person(service, "ann"))])
+        assert [type(one) for one in told_at_once] == [Fenced if has_guard else TableDrift]
+
+
 def test_of_two_tables_that_drifted_each_write_is_told_of_the_one_that_it_touches(store: ObjectStore) -> None:
     with serving(store) as service:
         drifted = {key: TableDrift("somebody was here", table_key=key) for key in (PERSON, CITY)}
