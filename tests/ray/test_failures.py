@@ -33,7 +33,7 @@ from tests.ray.world import served as serving
 from tests.stores import Root
 
 WRITES = 25
-READS_WHILE_FROZEN = 1000 if TORTURE else 10
+READS_WHILE_FROZEN = 4000 if TORTURE else 10
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 
