@@ -64,7 +64,6 @@ def _locked(limits: SqlLimits) -> Iterator[duckdb.DuckDBPyConnection]:
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "allow_community_extensions": "false",
-        "python_enable_replacements": "false",
         "memory_limit": f"{limits.memory_bytes}B",
         "temp_directory": str(spilled),
         "max_temp_directory_size": f"{limits.memory_bytes * SPILLED_PER_MEMORY}B",
