@@ -19,7 +19,8 @@ from lance.commit import CommitConflictError
 
 from omniray.engine.base.clock import suspension_aware_clock
 from omniray.engine.base.errors import StorageError
-from omniray.engine.line.commit_object import FORMAT, check_format
+from omniray.engine.line.commit_json import check_format
+from omniray.engine.line.commit_object import FORMAT
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables import old_versions
 from omniray.engine.tables.empty_table import FIRST_MANIFEST, empty_table_files

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.history.lineage_entry import LineageEntry, time_of
-from omniray.engine.line import commit_object
+from omniray.engine.line import commit_json
 from omniray.engine.line.commit_object import CommitObject, MergedParent, Pin, Recovery
 
 SCHEMA = pa.schema(
@@ -49,7 +49,7 @@ def version_row(table_key: str, pin: Pin, obj: CommitObject) -> dict[str, Any]:
         table_key=table_key,
         table_version=pin.version,
         row_count=pin.rows,
-        metadata={"pin": commit_object.pin_facts(pin), "op_id": obj.op_id},
+        metadata={"pin": commit_json.pin_facts(pin), "op_id": obj.op_id},
     )
 
 
@@ -85,7 +85,7 @@ def entry_of(row: dict[str, Any]) -> LineageEntry:
 
 
 def pin_of(row: dict[str, Any]) -> Pin:
-    return commit_object.pin_of(json.loads(row["metadata"])["pin"])
+    return commit_json.pin_of(json.loads(row["metadata"])["pin"])
 
 
 def recovery_of(row: dict[str, Any]) -> Recovery:

@@ -11,7 +11,8 @@ import threading
 
 from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.line.branch_id import BranchId
-from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, belonging, decode, encode
+from omniray.engine.line.commit_json import decode, encode
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, belonging
 from omniray.engine.store.object_store import Answer, ObjectStore
 
 FOLDER = "__commits"

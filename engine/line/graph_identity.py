@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from omniray.engine.base.errors import GraphGone, InvariantViolation, NotFound
-from omniray.engine.line.commit_object import FORMAT, check_format
+from omniray.engine.line.commit_json import check_format
+from omniray.engine.line.commit_object import FORMAT
 from omniray.engine.store.object_store import ObjectStore
 
 PATH = "__graph.json"

@@ -32,8 +32,9 @@ from omniray.engine.graph import Graph
 from omniray.engine.history import audit
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line import owner
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject, encode, unlawful
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, unlawful
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.recovery import recoverer

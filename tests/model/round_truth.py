@@ -8,8 +8,9 @@ from dataclasses import replace
 import msgspec
 
 from omniray.engine.line import graph_identity
+from omniray.engine.line.commit_json import decode, encode
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject, decode, encode, unlawful
+from omniray.engine.line.commit_object import CommitObject, unlawful
 from omniray.engine.line.sidecar import Sidecars
 from tests.model.round_queues import final_path, read_version, staging_path
 from tests.model.round_storage import FoldedLine, Storage

@@ -19,7 +19,8 @@ import msgspec
 
 from omniray.engine.base.errors import TableDrift
 from omniray.engine.judge.resolution import TableWrite
-from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin, change_owner, encode, follow
+from omniray.engine.line.commit_json import encode
+from omniray.engine.line.commit_object import EMBEDDED, Commit, CommitObject, Pin, change_owner, follow
 from tests.model.round_clients import Errand, any_limits, any_writes
 from tests.model.round_life import Life, Waiting
 from tests.model.round_queues import FOREIGN, QueueOwners, Read, final_path, next_rows, staging_path

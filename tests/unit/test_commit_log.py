@@ -11,8 +11,9 @@ import pytest
 
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation
 from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import CACHE_OBJECTS_MAX, HINT, HINT_EVERY, PROBES_MAX, CommitLog
-from omniray.engine.line.commit_object import FORMAT, CommitObject, before_first, encode, follow
+from omniray.engine.line.commit_object import FORMAT, CommitObject, before_first, follow
 from omniray.engine.store.directory import DirectoryStore
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.store.open_store import open_store

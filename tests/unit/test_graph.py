@@ -26,8 +26,9 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.history.accepted_schema import path_of
 from omniray.engine.line import graph_identity
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import FORMAT, encode
+from omniray.engine.line.commit_object import FORMAT
 from omniray.engine.line.line_end import Tip
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables import old_versions as archive

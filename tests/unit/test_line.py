@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation
+from omniray.engine.line.commit_json import check_format, decode, encode, pin_facts, pin_of
 from omniray.engine.line.commit_object import (
     EMBEDDED,
     FORMAT,
@@ -28,9 +29,6 @@ from omniray.engine.line.commit_object import (
     believable,
     belonging,
     change_owner,
-    check_format,
-    decode,
-    encode,
     explain_version,
     fate,
     first_of,
@@ -38,8 +36,6 @@ from omniray.engine.line.commit_object import (
     follow_with,
     landed_in,
     may_answer,
-    pin_facts,
-    pin_of,
     reaches,
     remarked,
     unlawful,

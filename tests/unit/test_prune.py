@@ -15,8 +15,9 @@ from omniray.engine.base.errors import StorageError
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import HINT, CommitLog
-from omniray.engine.line.commit_object import Commit, CommitObject, Fate, encode, follow
+from omniray.engine.line.commit_object import Commit, CommitObject, Fate, follow
 from omniray.engine.line.line_end import RETENTION_S, Tip
 from omniray.engine.line.prune import prune
 from omniray.engine.store.directory import DirectoryStore

@@ -14,7 +14,8 @@ from omniray.engine.base.errors import InvariantViolation
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
-from omniray.engine.line.commit_object import CommitObject, encode
+from omniray.engine.line.commit_json import encode
+from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.prune import prune
 from omniray.engine.line.sidecar import Sidecar

@@ -23,6 +23,7 @@ from omniray.engine.history.cas_table import StagedSwap, SwapTable
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.line import prune
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import HINT, CommitLog
 from omniray.engine.line.commit_object import (
     SEQ_MAX,
@@ -30,7 +31,6 @@ from omniray.engine.line.commit_object import (
     Fate,
     Pin,
     Remark,
-    encode,
     explain_version,
     follow,
     follow_with,

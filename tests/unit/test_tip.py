@@ -10,6 +10,7 @@ import pytest
 from omniray.engine.base.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.line import line_end as tip_module
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import HINT, HINT_EVERY, CommitLog
 from omniray.engine.line.commit_object import (
     EMBEDDED,
@@ -18,7 +19,6 @@ from omniray.engine.line.commit_object import (
     Fate,
     Remark,
     change_owner,
-    encode,
     follow,
     follow_with,
 )

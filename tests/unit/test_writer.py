@@ -25,8 +25,9 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.line import line_end as tip_module
+from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, Remark, encode, follow
+from omniray.engine.line.commit_object import EMBEDDED, FORMAT, CommitObject, Remark, follow
 from omniray.engine.line.line_end import RETENTION_S, UNCLEAR_TIMEOUT_S, Tip
 from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
