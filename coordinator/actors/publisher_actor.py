@@ -22,7 +22,8 @@ from omniray.coordinator.actors.publisher import Publisher
 from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
-from omniray.coordinator.door.wire import packed, unpacked
+from omniray.coordinator.door.answers import encode_reply
+from omniray.coordinator.door.requests import decode_request
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, GraphGone, LineOwned, NotFound, OmnirayError, StorageError, Unreachable
 from omniray.engine.history.open_branch import OpenBranch
@@ -87,6 +88,7 @@ class PublisherActor:
         branch = self._storage.opened()
         self._refuse_usurping(branch.tip.newest)
         branch = self._as_durable_as_before(branch)
+        self._branch = branch
         self._tip = branch.tip.another()
         self._owner = str(Incarnation.new(self._address))
         taken = take_over(self._tip, self._owner, Durability(self._storage.durability))
@@ -164,7 +166,12 @@ class PublisherActor:
     # Writes
 
     async def submit(self, sent: bytes) -> bytes:
-        return packed(await self._submit(unpacked(sent)))
+        """Take a write as it arrives; one that can't be read is refused alone."""
+        try:
+            request = decode_request(sent, self._branch.schema, self._branch.schema_hash)
+        except OmnirayError as error:
+            return encode_reply(error)
+        return encode_reply(await self._submit(request))
 
     async def _submit(self, request: Request) -> WriteAnswer | OmnirayError:
         if self._is_leaving and self._publisher.under_way(request.header.commit_id) is None:

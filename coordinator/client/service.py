@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.cluster import Place, Storage, ray
-from omniray.coordinator.door.wire import packed, unpacked
+from omniray.coordinator.door.answers import decode_reply
+from omniray.coordinator.door.requests import encode_request
 from omniray.engine.base.errors import LineOwned, OmnirayError, OutcomeUnknown, Unreachable
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead
@@ -49,7 +50,7 @@ class Service:
         """Send a write and wait for its answer; an error is raised."""
         module = ray()
         try:
-            answer = unpacked(_waited_for(self.publisher.submit.remote(packed(request)), timeout_s))
+            answer = decode_reply(_waited_for(self.publisher.submit.remote(encode_request(request)), timeout_s))
         except module.exceptions.GetTimeoutError as error:
             self.publisher.abandon.remote(request.header.commit_id)
             raise OutcomeUnknown("no answer in time", txn_id=request.header.commit_id) from error
@@ -57,8 +58,7 @@ class Service:
             raise OutcomeUnknown(_silent(self.address, error), txn_id=request.header.commit_id) from error
         if isinstance(answer, OmnirayError):
             raise answer
-        answered: WriteAnswer = answer
-        return answered
+        return answer
 
     def is_committed(self, commit_id: str, timeout_s: float) -> bool:
         return bool(self._ask("is_committed", timeout_s, commit_id))

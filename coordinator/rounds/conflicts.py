@@ -5,6 +5,7 @@
     a strict write whose table has moved         ExpectedVersionMismatch; of two in one round the first wins
     an update or delete                          reads the state after the earlier writes
     a read of a table that drifted               TableDrift
+    a row that does not fit its type             RecordError
     a broken constraint, an edge to a node that
     an earlier write of the round deletes        ConstraintViolation
     an edge to a node that an earlier one brings lands
@@ -18,6 +19,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from omniray.coordinator.rounds.fitting import misfits
 from omniray.coordinator.rounds.together import judge_together, runs
 from omniray.engine.base.errors import (
     Conflict,
@@ -60,7 +62,8 @@ def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> Ju
 
     A write that the overlay can't take, because of a bug, is refused alone: the others are judged again without it.
     """
-    left, fallen = list(requests), dict[str, WriteAnswer | OmnirayError]()
+    fallen: dict[str, WriteAnswer | OmnirayError] = {**misfits(requests, schema)}
+    left = [request for request in requests if request.header.commit_id not in fallen]
     while True:
         round = _Round(Overlay(state, schema), schema)
         try:

@@ -33,7 +33,7 @@ from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX, edited
 from omniray.engine.writes.terms import WriteTerms
 
-_MUTATION_BYTES = 1024  # the assumed size of a query without its parameters
+_MUTATION_BYTES = 1024  # the assumed size of a query that has not been sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +132,10 @@ class MutationRequest:
     params: Mapping[str, Any]
     name: str | None
     now: datetime
+    size_bytes: int = _MUTATION_BYTES  # as it arrived, parameters included
     rows: int = 1
     alone: bool = False
     touched: None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return _MUTATION_BYTES + len(self.text)
 
     def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
         yield from ()

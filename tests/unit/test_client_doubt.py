@@ -17,7 +17,7 @@ from omniray.coordinator.actors.publisher_actor import HasLeft
 from omniray.coordinator.client import client as client_module
 from omniray.coordinator.client import delivery, service
 from omniray.coordinator.client.service import WAIT_S_MAX, Service
-from omniray.coordinator.door.wire import packed
+from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
     Fenced,
@@ -33,8 +33,10 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.schema.parser import parse_schema
 from omniray.engine.writes.write_requests import Request
-from tests.graphs import INSERT, new_graph
+from tests.coordination import Sender
+from tests.graphs import INSERT, SCHEMA, new_graph
 from tests.stores import Root
 
 HERE = "10.0.0.1:6379"
@@ -240,8 +242,8 @@ STORAGE = Storage("s3://bucket/social", None, LINE, LINE)
 
 @pytest.mark.parametrize("timeout_s", [math.inf, 1e300])
 def test_whoever_waits_for_ever_waits_as_long_as_ray_can(ray: _Ray, timeout_s: float) -> None:
-    request: Any = "a request"
-    assert Service(_Actor(packed(LANDED)), PLACE, STORAGE, HERE, False).submit(request, timeout_s) == LANDED
+    request = Sender(parse_schema(SCHEMA)).mutation(INSERT, {"name": "ann"})
+    assert Service(_Actor(encode_reply(LANDED)), PLACE, STORAGE, HERE, False).submit(request, timeout_s) == LANDED
     Service(_Actor(None), PLACE, STORAGE, HERE, False).down(timeout_s)
     assert WAIT_S_MAX < 2**31 / 1000
 

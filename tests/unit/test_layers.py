@@ -35,7 +35,7 @@ ENGINE = {
 }
 COORDINATOR = {
     "rounds": "",
-    "door": "",
+    "door": "rounds",
     "actors": "rounds door",
     "client": "rounds door actors",
     "cli": "client actors stress",

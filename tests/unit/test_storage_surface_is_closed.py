@@ -22,6 +22,7 @@ STORAGE_MODULES = frozenset(
         "engine/history/manifest.py",
         "engine/history/manifest_reader.py",
         "engine/tables/empty_table.py",
+        "engine/tables/fragment_text.py",
         "engine/tables/mirror.py",
         "engine/tables/storage.py",
         "engine/tables/table.py",

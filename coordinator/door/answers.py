@@ -1,0 +1,51 @@
+"""Answers as messages: the result of a write, or the error that refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from omniray.coordinator.door.messages import AnswerMessage, ErrorMessage, ViolationBody, decode_answer, encode
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine.base.errors import OmnirayError, rebuilt
+from omniray.engine.judge.resolution import WriteResult
+from omniray.engine.judge.verdict import Violation
+
+
+def encode_reply(answer: WriteAnswer | OmnirayError) -> bytes:
+    if isinstance(answer, OmnirayError):
+        return encode(ErrorMessage(kind=answer.kind, text=answer.message, facts=answer.facts))
+    result = answer.result
+    return encode(
+        AnswerMessage(
+            commit_id=result.commit_id,
+            affected_nodes=result.affected_nodes,
+            affected_edges=result.affected_edges,
+            rejected=result.rejected,
+            versions=dict(result.versions),
+            repeated=result.repeated,
+            unfit=[ViolationBody(**asdict(violation)) for violation in answer.unfit],
+        )
+    )
+
+
+def decode_reply(data: bytes) -> WriteAnswer | OmnirayError:
+    """The answer, or the error to raise; an error of a kind that only a later omniray has is an `OmnirayError`."""
+    message = decode_answer(data)
+    if isinstance(message, ErrorMessage):
+        return rebuilt(_CLASSES.get(message.kind, OmnirayError), message.text, message.facts)
+    result = WriteResult(
+        message.commit_id, message.affected_nodes, message.affected_edges, message.rejected, message.versions,
+        message.repeated,
+    )  # fmt: skip
+    return WriteAnswer(result, tuple(Violation(*(getattr(v, f) for f in v.__struct_fields__)) for v in message.unfit))
+
+
+def _all_classes(base: type[OmnirayError]) -> Iterator[type[OmnirayError]]:
+    for one in base.__subclasses__():
+        yield from _all_classes(one)
+        yield one
+
+
+_CLASSES = {one.kind: one for one in _all_classes(OmnirayError) if one.__module__ == OmnirayError.__module__}
+"""By kind; the kind of each class of `errors` is its own, which a test walks."""
