@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -249,14 +250,13 @@ class Graph(GraphReader):
         Meanwhile writes of other threads wait.
         """
         self._refuse_unwritable()
-        if adopt and discard:
-            raise InputError("a change is adopted or discarded, not both: give one of them")
         tip = self._branch.tip.another()
         repair = Repair(self._branch, tip, self._finaliser, self._writer.attempts, owner=self._owner)
+        carry_out = partial(repair.carried_out, tables, adopt=adopt, discard=discard, actor=actor)
         if not (adopt or discard):
-            return RepairReport(repair.inspect(tables))
+            return carry_out()
         with self._writer.held():
-            report = repair.adopt(tables, actor=actor) if adopt else repair.discard(tables, actor=actor)
+            report = carry_out()
         self._finaliser.flush()
         self._writer.recover()  # operations may have waited for the repair
         return report

@@ -6,7 +6,6 @@ from storage again, and only the epoch of the line decides which publisher may c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from omniray.coordinator.actors.cluster import NAMESPACE, ray
@@ -15,12 +14,9 @@ CALL_TIMEOUT_S = 120.0
 AWAY_PAUSE_S = 0.2  # between tries to reach an actor that Ray restarts
 
 
-def create(
-    actor: type, name: str, *arguments: Any, max_concurrency: int, groups: Mapping[str, Any] | None = None
-) -> Any:
+def create(actor: type, name: str, *arguments: Any, max_concurrency: int) -> Any:
     """The existing Ray actor of a name, or a new one."""
-    shell = ray().remote(**groups)(actor) if groups else ray().remote(actor)
-    return shell.options(
+    return ray().remote(actor).options(
         name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached",
         max_restarts=-1, max_task_retries=0, num_cpus=0, max_concurrency=max_concurrency,
     ).remote(*arguments)  # fmt: skip

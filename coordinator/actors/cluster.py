@@ -193,6 +193,14 @@ def address() -> str:
     return str(ray().get_runtime_context().gcs_address)
 
 
+def own_host() -> str:
+    """The address of this process's node: of this machine alone, where its Ray is."""
+    ray()
+    from ray.util import get_node_ip_address
+
+    return str(get_node_ip_address())
+
+
 def find(name: str) -> Any | None:
     """The Ray actor of a name, or None."""
     try:

@@ -1,4 +1,4 @@
-"""Counts and times of a publisher: for `omniray status`, for metrics, and for the `retry_after_s` of overload."""
+"""Counts and times of a publisher: for `omniray status`, for `/metrics`, and for the `retry_after_s` of overload."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from omniray.coordinator.door.status import Rates
 
 RECENT_ROUNDS = 512
 RECENT_S = 10.0
@@ -18,20 +20,6 @@ class _Round:
     commits: int
     put_s: float
     round_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Rates of a publisher over its last seconds; `…_ms` are medians, `…_ms_p99` the 99th percentile."""
-
-    rounds_per_s: float = 0.0
-    commits_per_s: float = 0.0
-    group_size: float = 0.0
-    round_ms: float = 0.0
-    round_ms_p99: float = 0.0
-    judge_ms: float = 0.0
-    stage_ms: float = 0.0
-    put_ms: float = 0.0
 
 
 class Gauges:

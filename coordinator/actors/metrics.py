@@ -1,57 +1,45 @@
-"""Exports a publisher's gauges as Ray metrics, which Prometheus collects from each node."""
+"""The gauges of a publisher as Prometheus reads them: text, without the name of any tenant or table."""
 
 from __future__ import annotations
 
-from omniray.coordinator.actors.cluster import ray
+from collections.abc import Iterator, Sequence
+
 from omniray.coordinator.actors.gauges import Gauges
 
-_BOUNDS_MS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000]
-_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024]
-_TAGS = ("graph", "branch")
+
+def exposition(gauges: Gauges, *, waiting: int, behind: int) -> str:
+    """All metrics in the text format. Times and rates are those of the last seconds."""
+    rates = gauges.rates()
+    lines = [
+        *_metric("omniray_commits_total", "counter", "Writes that were committed", [("", gauges.commits)]),
+        *_metric("omniray_rounds_total", "counter", "Rounds that were committed", [("", gauges.rounds)]),
+        *_metric(
+            "omniray_refusals_total", "counter", "Writes that were refused, by the kind of the error",
+            [(f'{{kind="{kind}"}}', count) for kind, count in sorted(gauges.refusals.items())],
+        ),
+        *_metric("omniray_waiting_writes", "gauge", "Writes that wait for a round", [("", waiting)]),
+        *_metric("omniray_phase_d_behind", "gauge", "Objects whose Phase D is not finished", [("", behind)]),
+        *_metric("omniray_commits_per_second", "gauge", "Writes committed per second", [("", rates.commits_per_s)]),
+        *_metric("omniray_rounds_per_second", "gauge", "Rounds committed per second", [("", rates.rounds_per_s)]),
+        *_metric("omniray_round_commits", "gauge", "Writes committed together in a round", [("", rates.group_size)]),
+        *_metric(
+            "omniray_step_seconds", "gauge", "How long the steps of a round take, medians",
+            [(f'{{step="{step}"}}', ms / 1e3) for step, ms in _steps(rates.judge_ms, rates.stage_ms, rates.put_ms)],
+        ),
+        *_metric(
+            "omniray_round_seconds", "gauge", "How long a round takes",
+            [('{quantile="0.5"}', rates.round_ms / 1e3), ('{quantile="0.99"}', rates.round_ms_p99 / 1e3)],
+        ),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
-class ExportedGauges(Gauges):
-    """Counts as `Gauges` does, and exports each count to Ray."""
+def _steps(judge_ms: float, stage_ms: float, put_ms: float) -> Sequence[tuple[str, float]]:
+    return ("judge", judge_ms), ("stage", stage_ms), ("put", put_ms)
 
-    def __init__(self, uri: str, branch: str) -> None:
-        super().__init__()
-        ray()
-        from ray.util import metrics
 
-        tags = {"graph": uri, "branch": branch}
-
-        def counter(name: str, what: str, *more: str) -> metrics.Counter:
-            made = metrics.Counter(f"omniray_{name}", what, tag_keys=(*_TAGS, *more))
-            made.set_default_tags(tags)
-            return made
-
-        def histogram(name: str, what: str, bounds: list[float], *more: str) -> metrics.Histogram:
-            made = metrics.Histogram(f"omniray_{name}", what, boundaries=bounds, tag_keys=(*_TAGS, *more))
-            made.set_default_tags(tags)
-            return made
-
-        self._commits = counter("commits", "Writes that were committed")
-        self._refusals = counter("refusals", "Writes that were refused, by the kind of the error", "kind")
-        self._sizes = histogram("round_commits", "Writes committed together in one round", list(map(float, _SIZES)))
-        bounds = list(map(float, _BOUNDS_MS))
-        self._phases = histogram("phase_ms", "How long a round takes, by step", bounds, "step")
-
-    def judged(self, seconds: float) -> None:
-        super().judged(seconds)
-        self._phases.observe(seconds * 1e3, {"step": "judge"})
-
-    def staged(self, seconds: float) -> None:
-        super().staged(seconds)
-        self._phases.observe(seconds * 1e3, {"step": "stage"})
-
-    def landed(self, commits: int, put_s: float, round_s: float) -> None:
-        super().landed(commits, put_s, round_s)
-        if commits:
-            self._commits.inc(commits)
-            self._sizes.observe(commits)
-        self._phases.observe(put_s * 1e3, {"step": "put"})
-        self._phases.observe(round_s * 1e3, {"step": "round"})
-
-    def refused(self, kind: str) -> None:
-        super().refused(kind)
-        self._refusals.inc(1, {"kind": kind})
+def _metric(name: str, kind: str, what: str, samples: Sequence[tuple[str, float]]) -> Iterator[str]:
+    yield f"# HELP {name} {what}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        yield f"{name}{labels} {value:g}" if isinstance(value, float) else f"{name}{labels} {value}"

@@ -7,10 +7,11 @@ Nothing that it holds in memory is needed after its death.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -26,8 +27,10 @@ from omniray.coordinator.rounds.events import (
     Ended,
     Event,
     Failed,
+    Freed,
     Gather,
     Gathered,
+    Held,
     Instruction,
     Judge,
     Overtaken,
@@ -51,6 +54,7 @@ from omniray.engine.base.errors import (
     PayloadMismatch,
     TableDrift,
 )
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.staging import Cold
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.resolution import Resolution, WriteResult
@@ -63,6 +67,7 @@ log = logging.getLogger("omniray")
 GATHER_SHARE = 0.25
 GATHER_S_MIN, GATHER_S_MAX = 0.004, 0.1
 STANDSTILL_S = 60.0
+HELD_LOOK_S = 0.005
 
 
 @dataclass(slots=True)
@@ -93,11 +98,11 @@ class Publisher:
         executor: StepExecutor | None = None,
     ) -> None:
         self._tip, self._on_ended = tip, on_ended
-        self._lock = threading.RLock()
+        self._lock, self._holding = threading.RLock(), threading.Lock()
         self._executor = executor or ThreadedExecutor()
         self.gauges = gauges or Gauges()
         self._rounds = Rounds(limits, gathers=True)
-        self._steps = RoundSteps(branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner)
+        self.steps = RoundSteps(branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner)
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[int, Round] = {}
         self._standing_still: set[str] = set()
@@ -133,16 +138,42 @@ class Publisher:
     def finalised(self, through: int, drifted: dict[str, TableDrift]) -> None:
         """Phase D is finished up to a number of the line, except for tables that a foreign writer wrote to."""
         with self._lock:
-            self._steps.finalised_through = max(self._steps.finalised_through, through)
-            self._steps.drifted = drifted
+            self.steps.finalised_through = max(self.steps.finalised_through, through)
+            self.steps.drifted = drifted
 
     def is_committed(self, commit_id: str) -> bool:
         """Whether a write is in the line; an old one is looked up in storage."""
-        return self._steps.recent.is_committed(commit_id, self._tip.newest)
+        return self.steps.recent.is_committed(commit_id, self._tip.newest)
+
+    def settle(self, commit_id: str) -> bool:
+        """Whether a write was committed; if not, no try of it that began before this answer can be.
+
+        A try that waits is given up, one that is in a round is waited for. Raises `OutcomeUnknown` if this publisher
+        ends meanwhile: then nobody has settled it.
+        """
+        if (under_way := self.under_way(commit_id)) is not None:
+            self.abandon(commit_id)
+            with contextlib.suppress(OmnirayError):
+                under_way.result()
+        if not self.is_committed(commit_id):
+            self.remark(Remark(new_ulid(), withdrawn=(commit_id,))).result()
+        return self.is_committed(commit_id)
 
     def under_way(self, commit_id: str) -> Future[WriteAnswer] | None:
         waiting = self._waiting.get(commit_id)
         return None if waiting is None else waiting.answer
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep rounds from beginning, once those under way are through, while the caller extends the line itself."""
+        with self._holding:
+            self._dispatch(Held())
+            try:
+                while not self._rounds.is_at_rest:
+                    time.sleep(HELD_LOOK_S)
+                yield
+            finally:
+                self._dispatch(Freed())
 
     @property
     def newest(self) -> CommitObject:
@@ -190,17 +221,17 @@ class Publisher:
                 below = self._under_way[on].ours if on is not None else None
                 round = Round(number, asked, below or self._tip.newest, time.perf_counter())
                 self._under_way[number] = round
-                self._start(self._steps.judge, round)
+                self._start(self.steps.judge, round)
             case Stage(number):
-                self._start(self._steps.stage, self._under_way[number])
+                self._start(self.steps.stage, self._under_way[number])
             case Commit(number):
-                self._start(self._steps.commit, self._under_way[number])
+                self._start(self.steps.commit, self._under_way[number])
             case Confirm(number):
-                self._start(self._steps.confirm, self._under_way[number])
+                self._start(self.steps.confirm, self._under_way[number])
             case Release(number):
                 self._release(self._under_way.pop(number))
             case Discard(number):
-                self._steps.discard(self._under_way.pop(number))
+                self.steps.discard(self._under_way.pop(number))
             case Refuse(intent_id, error, overload):
                 refusal = error or _overloaded(overload, self.gauges.retry_after_s)
                 self._answer(intent_id, _unknown(intent_id) if isinstance(error, OutcomeUnknown) else refusal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -67,11 +66,11 @@ class ReconcilerActor:
             return self._reconciler
 
     def _ask_newest(self) -> CommitObject:
-        newest: CommitObject = self._ask(lambda publisher: publisher.newest.options(concurrency_group="admin").remote())
+        newest: CommitObject = self._ask(lambda publisher: publisher.newest.remote())
         return newest
 
     def _forward(self, remark: Remark) -> None:
-        self._ask(lambda publisher: publisher.remark.options(concurrency_group="admin").remote(remark))
+        self._ask(lambda publisher: publisher.remark.remote(remark))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         module = ray()
@@ -104,19 +103,45 @@ class RemoteReconciler:
     def notice(self, landed: CommitObject, operation_id: str) -> None:
         self._untold.put((landed, operation_id))
 
-    async def ask(self) -> None:
+    def ask(self) -> None:
         """Ask the reconciler for its progress, unless it is being restarted; it may be too busy to answer."""
-        if self._actor is None:
+        actor = self._actor
+        if actor is None:
             return
         try:
-            report = await asyncio.wait_for(self._actor.report.remote(), REPORT_TIMEOUT_S)
-        except TimeoutError:
+            report = ray().get(actor.report.remote(), timeout=REPORT_TIMEOUT_S)
+        except ray().exceptions.GetTimeoutError:
             self.trouble = f"the reconciler gave no answer in {REPORT_TIMEOUT_S:g} s"
         except ray().exceptions.RayError as error:
             log.warning("event=reconciler_away error=%s", first_line(error))
         else:
             finalised, self.recovered, self.trouble = report
             self._on_finalised(finalised)
+
+    def flush(self) -> None:
+        """Wait until Phase D of everything that has landed is finished."""
+        self._on_finalised(self._asked("flush"))
+
+    def recover(self) -> RecoveryReport:
+        report: RecoveryReport = self._asked("recover")
+        return report
+
+    def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
+        report: SweepReport = self._asked("sweep", older_than_s, dry_run)
+        return report
+
+    def _asked(self, method: str, *arguments: Any) -> Any:
+        """The answer of the reconciler, however long its work takes; raises its error."""
+        module = ray()
+        try:
+            return module.get(getattr(self._found(), method).remote(*arguments))
+        except module.exceptions.RayTaskError as error:
+            if isinstance(error.cause, OmnirayError):
+                raise error.cause from error
+            raise
+        except (module.exceptions.RayError, ValueError) as error:
+            self._actor = None
+            raise StorageError(f"the reconciler does not answer: {first_line(error)}; try again") from error
 
     def close(self) -> None:
         """Finish Phase D and end. If the actor is away, the next writer finds the rest of Phase D in storage."""

@@ -26,6 +26,7 @@ from omniray.engine.base.errors import (
     SchemaChanged,
     StorageError,
     TableDrift,
+    Withdrawn,
 )
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of, commit_time_us
 from omniray.engine.commit.first_outcome import first_outcome
@@ -33,6 +34,7 @@ from omniray.engine.commit.staging import Base, Cold, Stager, Taken, drifted
 from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.history.recent_commits import RecentCommits
+from omniray.engine.history.withdrawals import Withdrawals
 from omniray.engine.judge.resolution import refuse_swept
 from omniray.engine.line.commit_object import CommitObject, Fate, Remark
 from omniray.engine.line.line_end import Tip
@@ -87,8 +89,9 @@ class RoundSteps:
     ) -> None:
         self._branch, self._tip, self._lineage, self._schema = branch, tip, branch.lineage, branch.schema
         self._queues, self._gauges, self._on_landed, self._owner = queues, gauges, on_landed, owner
-        self._attempts = Attempts(branch, queues, executor)
+        self.attempts = Attempts(branch, queues, executor)
         self.recent = RecentCommits(branch.lineage, tip.newest)
+        self._withdrawals = Withdrawals(branch.log, tip.newest)
         self.drifted: dict[str, TableDrift] = {}
         self.finalised_through = 0
 
@@ -104,12 +107,13 @@ class RoundSteps:
             r.header.commit_id: _first(r, known[r.header.commit_id]) for r in requests if r.header.commit_id in known
         }
         # Only now: a write that is committed has its first answer, whatever became of the schema since.
+        others = [r for r in requests if r.header.commit_id not in repeated]
         stale = {
             r.header.commit_id: _schema_changed(r, self._branch.schema_hash)
-            for r in requests
-            if r.header.commit_id not in repeated and r.header.schema_hash != self._branch.schema_hash
+            for r in others
+            if r.header.schema_hash != self._branch.schema_hash
         }
-        answered = {**repeated, **stale}
+        answered = {**repeated, **stale, **self._withdrawn(others, work)}
         fresh = [r for r in requests if r.header.commit_id not in answered]
         state = RoundState(self._base(base), self._queues)
         try:
@@ -121,6 +125,17 @@ class RoundSteps:
         work.judged = replace(judged, answers={**judged.answers, **answered, **unfit})
         self._gauges.judged(time.perf_counter() - work.began)
         return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
+
+    def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
+        """The refusals of writes that were reported as not committed, here, below this round or in it."""
+        self._withdrawals.look_back(min((r.header.began for r in requests if r.header.began), default=0))
+        reported = {*work.base.withdrawn, *(commit_id for remark in work.remarks for commit_id in remark.withdrawn)}
+        return {
+            r.header.commit_id: _reported(r.header.commit_id)
+            for r in requests
+            if (r.header.commit_id in reported and r.header.began <= work.base.seq)
+            or self._withdrawals.voids(r.header.commit_id, r.header.began)
+        }
 
     def _looked_up(
         self, state: RoundState, requests: list[Request]
@@ -165,13 +180,13 @@ class RoundSteps:
         accepted = work.judged.accepted
         intents = [SidecarIntent(r.header.commit_id, r.header.author.actor) for r, _ in accepted]
         kind = "Load" if all(r.header.kind == "Load" for r, _ in accepted) else "Mutation"
-        work.attempt = attempt = self._attempts.announce(work.base, kind, intents, work.judged.writes)
+        work.attempt = attempt = self.attempts.announce(work.base, kind, intents, work.judged.writes)
         if work.is_void:  # discarded before this step began: no later step would clean up what it stages
             return Overtaken(work.number)
         try:
-            failures = self._attempts.stage(attempt, self._base(work.base))
+            failures = self.attempts.stage(attempt, self._base(work.base))
         except GraphGone as gone:  # a retry can't land either
-            self._attempts.give_up(attempt)
+            self.attempts.give_up(attempt)
             return Ended(gone)
         if attempt.is_void:
             return Overtaken(work.number)
@@ -183,7 +198,7 @@ class RoundSteps:
             for request, resolution in accepted
         )
         through = self.finalised_through
-        self._attempts.follow(attempt, commits, finalised_through=through, remarks=work.remarks)
+        self.attempts.follow(attempt, commits, finalised_through=through, remarks=work.remarks)
         self._gauges.staged(time.perf_counter() - began)
         return Staged(work.number)
 
@@ -226,15 +241,14 @@ class RoundSteps:
         attempt = work.attempt
         assert attempt is not None, "only a staged round is committed"
         began = time.perf_counter()
-        fate = self._attempts.put(attempt, self._tip)
+        fate = self.attempts.put(attempt, self._tip)
         if fate is Fate.FENCED:
             return Ended(_fenced(self._tip.refresh()))
         if fate is not Fate.LANDED:
             self._tip.refresh()
             return Overtaken(work.number)
         ours = self._tip.newest
-        self.recent.advance(ours)
-        self._on_landed(ours, ours.op_id)
+        self.notice(ours, ours.op_id)
         put_s, round_s = time.perf_counter() - began, time.perf_counter() - work.began
         self._gauges.landed(len(ours.commits), put_s, round_s)
         log.info(
@@ -243,6 +257,12 @@ class RoundSteps:
             len(work.judged.answers), len(attempt.staged), round_s * 1e3,
         )  # fmt: skip
         return Landed(work.number)
+
+    def notice(self, landed: CommitObject, operation_id: str | None = None) -> None:
+        """Remember what has landed, and have its Phase D begun."""
+        self.recent.advance(landed)
+        self._withdrawals.advance(landed)
+        self._on_landed(landed, operation_id or landed.op_id)
 
     def confirm(self, work: Round) -> Event:
         newest = self._tip.refresh()
@@ -256,7 +276,7 @@ class RoundSteps:
         """Drop what a void round staged: its table handles show rows that were never committed."""
         work.is_void = True  # first, because its staging may be about to begin
         if work.attempt is not None:
-            self._attempts.give_up(work.attempt)
+            self.attempts.give_up(work.attempt)
 
 
 def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
@@ -265,6 +285,14 @@ def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
         return WriteAnswer(first_outcome(*found, request.header.payload_hash))
     except PayloadMismatch as mismatch:
         return mismatch
+
+
+def _reported(commit_id: str) -> Withdrawn:
+    return Withdrawn(
+        f"write {commit_id} was withdrawn: outcome() reported it as not committed. Nothing was written; submit it "
+        "again",
+        txn_id=commit_id, reported=True,
+    )  # fmt: skip
 
 
 def _schema_changed(request: Request, schema_hash: str) -> SchemaChanged:

@@ -32,7 +32,7 @@ from omniray.coordinator.cli.arguments import (
     parameters,
     read_text,
 )
-from omniray.coordinator.cli.output import counted, opening, reading, reporting
+from omniray.coordinator.cli.output import counted, reading, reporting, writing
 from omniray.coordinator.cli.pipeline import app as pipeline_app
 from omniray.coordinator.cli.recovery import app as recovery_app
 from omniray.coordinator.cli.service import app as service_app
@@ -133,7 +133,7 @@ def load(
         raise typer.BadParameter("rejected records are only written with --on-error reject", param_hint="--rejects")
     rejects_to = (rejects or REJECTS) if on_error == "reject" else None
     source, of_format = load_source(files, format)
-    with reporting(as_json) as out, opening(out, uri, options, durability=durability) as graph:
+    with reporting(as_json) as out, writing(out, uri, options, durability=durability) as graph:
         with out.progress_bar() as progress:
             result = graph.load(
                 source, mode=mode, branch=branch, type=type, format=of_format, actor=actor_or_user(actor),
@@ -174,7 +174,7 @@ def mutate(
     values, expected = parameters(params), expected_versions(expect)
     with reporting(as_json) as out:
         text = read_text(file)
-        with opening(out, uri, options, durability=durability) as graph:
+        with writing(out, uri, options, durability=durability) as graph:
             result = graph.mutate(
                 text, values, name=name, actor=actor_or_user(actor), expected_versions=expected, txn_id=txn_id
             )

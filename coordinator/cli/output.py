@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # rich is imported when a table is drawn: `--help` does not n
     from rich.console import Console
     from rich.table import Table
 
-    from omniray import Graph
+    from omniray import Client, Graph
     from omniray.engine.recovery.recoverer import RecoveryReport
 
 BUG = 1
@@ -37,6 +37,7 @@ ROWS_SHOWN_MAX = 1000
 UNLIMITED_COLUMNS = 100_000
 _UNHEARD = logging.NullHandler()  # without a handler, Python would write warnings to stderr
 
+Writable: TypeAlias = "Graph | Client"
 Progress = Callable[[Any, int], None]
 Redraw = Callable[[Sequence[str], Sequence[Sequence[Any]]], None]
 
@@ -78,6 +79,24 @@ def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: st
         for text in _healed(graph.recovered):
             out.note(text)
         yield graph
+
+
+@contextmanager
+def writing(out: Output, uri: str, options: Mapping[str, str], *, durability: str = "process") -> Iterator[Writable]:
+    """A graph to write to: itself, or a client of the coordinator that serves it."""
+    with opening(out, uri, options, durability=durability) as graph:
+        if not graph.served:
+            yield graph
+            return
+        with coordinated(uri, options, durability=durability) as client:
+            yield client
+
+
+def coordinated(uri: str, options: Mapping[str, str], *, durability: str = "process") -> Client:
+    """A client of the coordinator that serves a graph."""
+    from omniray.coordinator.client.client import connect_to_serving
+
+    return connect_to_serving(uri, options, durability=durability)
 
 
 @contextmanager

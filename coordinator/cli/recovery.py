@@ -14,7 +14,7 @@ import typer
 
 import omniray
 from omniray.coordinator.cli.arguments import Actor, AsJson, StorageOptions, Uri, actor_or_user, examples, pairs
-from omniray.coordinator.cli.output import counted, opening, reading, reporting
+from omniray.coordinator.cli.output import coordinated, counted, reading, reporting, writing
 
 if TYPE_CHECKING:
     from omniray import Recovery
@@ -61,7 +61,12 @@ def recover(
     if grace_s == 0:
         raise typer.BadParameter("0 would take every writer for dead", param_hint="--grace")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, grace_s=grace_s) as graph:
-        document = _recovered(graph.recovered, graph.recover(take_over=take_over))
+        if graph.served and not take_over:
+            with coordinated(uri, options) as client:
+                report = client.recover()
+        else:
+            report = graph.recover(take_over=take_over)
+        document = _recovered(graph.recovered, report)
         out.line(_recovered_text(document), document)
 
 
@@ -109,7 +114,7 @@ def repair(
     options = pairs(storage_option, "--storage-option")
     if adopt and discard:
         raise typer.BadParameter("give --adopt or --discard, not both", param_hint="--adopt")
-    with reporting(as_json) as out, omniray.open(uri, storage_options=options) as graph:
+    with reporting(as_json) as out, writing(out, uri, options) as graph:
         report = graph.repair(adopt=adopt, discard=discard, tables=table, actor=actor_or_user(actor))
         if as_json or not report.found:
             out.line("nothing but omniray has written to the tables", _repaired(report))
@@ -139,7 +144,7 @@ def cleanup(
     options, older_than_s = pairs(storage_option, "--storage-option"), seconds(older_than, "--older-than")
     if not orphans:
         raise typer.BadParameter("say what to clean up: --orphans", param_hint="--orphans")
-    with reporting(as_json) as out, opening(out, uri, options) as graph:
+    with reporting(as_json) as out, writing(out, uri, options) as graph:
         report = graph.sweep(older_than_s=older_than_s, dry_run=dry_run)
         out.line(_swept_text(report), _swept(report))
 
@@ -154,7 +159,8 @@ def outcome(
     as_json: AsJson = False,
 ) -> None:
     """Say what became of a write whose answer was lost: committed, or not."""
-    with reading(uri, storage_option, as_json) as (out, graph):
+    options = pairs(storage_option, "--storage-option")
+    with reporting(as_json) as out, writing(out, uri, options) as graph:
         found = graph.outcome(txn_id)
         fate = "was committed" if found.committed else "was not committed, and no try of it so far will be"
         document = {"txn_id": found.txn_id, "committed": found.committed, "commit_id": found.commit_id}

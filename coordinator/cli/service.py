@@ -11,16 +11,15 @@ import typer
 
 import omniray
 from omniray.coordinator.cli.arguments import AsJson, Durability, StorageOptions, Uri, examples, pairs
-from omniray.coordinator.cli.output import Output, reporting
+from omniray.coordinator.cli.output import Output, coordinated, reporting
+from omniray.coordinator.client.starting import OPTIONS_ON_STDIN, UNTIL_IDLE, Terms, refuse_without_ray
 
 if TYPE_CHECKING:
     from omniray import Graph
+    from omniray.coordinator.actors.hosting import Hosted
     from omniray.coordinator.cli.status import Lookout
-    from omniray.coordinator.client.service import Service
 
 DRAIN_TIMEOUT_S = 60.0
-STATUS_TIMEOUT_S = 60.0
-OPTIONS_ON_STDIN = "--storage-options-on-stdin"
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -53,6 +52,10 @@ def up(
             "ends with this command.",
         ),
     ] = False,
+    until_idle: Annotated[
+        float | None,
+        typer.Option(UNTIL_IDLE, min=1, metavar="SECONDS", help="End when no client has been connected for so long."),
+    ] = None,
     durability: Durability = "process",
     storage_option: StorageOptions = None,
     options_on_stdin: Annotated[bool, typer.Option(OPTIONS_ON_STDIN, hidden=True)] = False,
@@ -61,10 +64,12 @@ def up(
     """Serve a graph: many writers in any number of processes, committed together. Ctrl-C drains and ends it."""
     options = json.load(sys.stdin) if options_on_stdin else pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
+        refuse_without_ray()
+        terms = Terms(uri, options, address, durability)
         if detach:
-            _detach(out, graph, uri, address, take_over, durability, options)
+            _detach(out, graph, terms, take_over=take_over, until_idle=until_idle)
         else:
-            _serve(out, graph, uri, address, take_over, durability, options)
+            _serve(out, graph, terms, take_over=take_over, until_idle=until_idle)
 
 
 @app.command(
@@ -104,68 +109,57 @@ def down(
     """Take the coordinator down: what it accepted is committed first, then everybody may write without it."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
-        from omniray.coordinator.actors import cluster
-        from omniray.coordinator.client.service import end_idle, find
-
-        found = find(graph, uri, options)
-        if found is None:
-            ended = end_idle(graph)
-            said = "; the actors that one had left were ended" if ended else ""
-            out.line(f"no coordinator serves this graph{said}", {"uri": graph.uri, "address": None, "ended": ended})
+        if not graph.served:
+            out.line("no coordinator serves this graph", {"uri": graph.uri, "address": None, "url": None})
             return
-        try:
-            found.down(timeout)
-        finally:
-            cluster.leave()
+        with coordinated(uri, options) as client:
+            serving = client.status()
+            client.down(timeout)
         out.line(
-            f"the coordinator at {found.address} was drained and taken down",
-            {"uri": graph.uri, "address": found.address},
+            f"the coordinator at {serving.url} was drained and taken down",
+            {"uri": graph.uri, "address": serving.address, "url": serving.url},
         )
 
 
 # Up
 
 
-def _serve(
-    out: Output,
-    graph: Graph,
-    uri: str,
-    address: str | None,
-    take_over: bool,
-    durability: str,
-    options: dict[str, str],
-) -> None:
+def _serve(out: Output, graph: Graph, terms: Terms, *, take_over: bool, until_idle: float | None) -> None:
     """Serve in the foreground. A coordinator that another process started is left running, unless taken over."""
     from omniray.coordinator.actors import cluster
+    from omniray.coordinator.actors.hosting import host
     from omniray.coordinator.cli import upkeep
-    from omniray.coordinator.client.service import serve
 
     already = None if take_over else graph.owner
-    service = serve(graph, uri, options, address, take_over=take_over, durability=durability)
     try:
-        with upkeep.asked_by_signals() as asked_to_end:  # after `serve`: Ray sets handlers of its own when it is joined
-            began = _began(service, graph, already)
+        hosted = host(
+            graph, terms.uri, terms.storage_options, terms.address, take_over=take_over, durability=terms.durability
+        )
+        with upkeep.asked_by_signals() as asked_to_end:  # after `host`: Ray sets handlers of its own when it is joined
+            began = _began(hosted, graph, already)
             is_ours = not began["joined"]
             out.line(_began_text(began), began)
-            fate = upkeep.stay(partial(upkeep.look, graph, service), service.address, asked_to_end)
+            idle = upkeep.Idleness(hosted.clients, until_idle if is_ours else None)
+            fate = upkeep.stay(partial(upkeep.look, graph, hosted), hosted.address, asked_to_end, idle)
             if farewell := upkeep.farewell(fate, is_ours=is_ours):
                 out.note(farewell)
             if is_ours:
-                upkeep.end(fate, service, DRAIN_TIMEOUT_S)
+                upkeep.end(fate, hosted, DRAIN_TIMEOUT_S)
     finally:
         cluster.leave()
-    upkeep.refuse_lost(fate, graph, service)
+    upkeep.refuse_lost(fate, graph, hosted)
 
 
-def _began(service: Service, graph: Graph, already: str | None) -> dict[str, Any]:
+def _began(hosted: Hosted, graph: Graph, already: str | None) -> dict[str, Any]:
     """The document about a coordinator that serves; `joined`: it served before, and this process must not end it."""
-    status = service.status(STATUS_TIMEOUT_S)
+    newest = hosted.newest()
     return {
         "uri": graph.uri,
-        "address": service.address,
-        "owner": status.owner,
-        "epoch": status.epoch,
-        "joined": status.owner == already,
+        "url": hosted.url,
+        "address": hosted.address,
+        "owner": newest.owner,
+        "epoch": newest.epoch,
+        "joined": newest.owner == already,
     }
 
 
@@ -173,27 +167,16 @@ def _began_text(began: dict[str, Any]) -> str:
     from omniray.engine.line.owner import Incarnation
 
     by = f"{Incarnation.parse(began['owner']).process}, epoch {began['epoch']}"
-    what = "a coordinator serves already" if began["joined"] else "serving"
-    return f"{what} {began['uri']} at {began['address']} ({by})"
+    if began["joined"]:
+        return f"{began['uri']} is already served at {began['url']} ({by})"
+    return f"serving {began['uri']} at {began['url']} ({by})"
 
 
-def _detach(
-    out: Output,
-    graph: Graph,
-    uri: str,
-    address: str | None,
-    take_over: bool,
-    durability: str,
-    options: dict[str, str],
-) -> None:
-    """Serve in the background. The options of the store hold secrets, so they are not among the arguments."""
-    from omniray.coordinator.cli import background
-
-    command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--json"]
-    command += ["--address", address] if address is not None else []
-    command += ["--take-over"] if take_over else []
-    command += ["--durability", durability, OPTIONS_ON_STDIN]
-    detached = background.detach(command, background.log_of(graph.graph_id), stdin=json.dumps(options).encode())
+def _detach(out: Output, graph: Graph, terms: Terms, *, take_over: bool, until_idle: float | None) -> None:
+    """Serve in the background."""
+    more = ["--take-over"] if take_over else []
+    more += [] if until_idle is None else [UNTIL_IDLE, f"{until_idle:g}"]
+    detached = terms.run_detached(graph.graph_id, *more)
     began = detached.said
     if began["joined"]:
         out.line(_began_text(began), {**began, "pid": None, "log": None})

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from omniray.coordinator.cli.output import counted
-from omniray.engine.base.errors import StorageError, Unreachable
+from omniray.coordinator.client.client import connect_to_serving
+from omniray.coordinator.client.link import none_serves
+from omniray.engine.base.errors import OmnirayError
 
 if TYPE_CHECKING:
-    from omniray import Graph
-    from omniray.coordinator.actors.gauges import Rates
-    from omniray.coordinator.actors.publisher_actor import Status
-    from omniray.coordinator.client.service import Service
+    from omniray import Client, Graph
+    from omniray.coordinator.door.status import Rates, Status
 
 COLUMNS = ("coordinator", "")
 LOOK_TIMEOUT_S = 10.0
@@ -28,43 +28,36 @@ class Lookout:
 
     def __init__(self, graph: Graph, uri: str, options: Mapping[str, str]) -> None:
         self._graph, self._uri, self._options = graph, uri, options
-        self._service: Service | None = None
+        self._client: Client | None = None
 
     def look(self) -> Status:
         """The status now; raises `Unreachable` if no coordinator serves the graph, or it does not answer."""
         try:
-            self._service = self._service or self._find()
-            return self._service.status(LOOK_TIMEOUT_S)
-        except StorageError:
-            self.leave()  # the remembered service may be stale
+            self._client = self._client or self._connected()
+            return self._client.status()
+        except OmnirayError:
+            self.leave()  # the remembered client may be of a coordinator that is gone
             raise
 
-    def keep_looking(self) -> Iterator[Status | StorageError]:
+    def keep_looking(self) -> Iterator[Status | OmnirayError]:
         """The status or the error, once a second, for as long as the caller iterates."""
         while True:
             next_at = time.monotonic() + LOOK_EVERY_S
             try:
                 yield self.look()
-            except StorageError as error:
+            except OmnirayError as error:
                 yield error
             time.sleep(max(0.0, next_at - time.monotonic()))
 
     def leave(self) -> None:
-        from omniray.coordinator.actors import cluster
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
-        self._service = None
-        cluster.leave()
-
-    def _find(self) -> Service:
-        from omniray.coordinator.client.service import find
-
-        found = find(self._graph, self._uri, self._options)
-        if found is None:
-            raise Unreachable(
-                "no coordinator serves this graph: start one with 'omniray up', or write to it without one",
-                uri=self._graph.uri,
-            )
-        return found
+    def _connected(self) -> Client:
+        if not self._graph.served:
+            raise none_serves(self._graph.uri)
+        return connect_to_serving(self._uri, self._options, timeout_s=LOOK_TIMEOUT_S)
 
 
 def document(status: Status) -> dict[str, Any]:
@@ -79,6 +72,7 @@ def rows(status: Status) -> list[Row]:
     rates = status.rates
     return [
         ("graph", status.uri),
+        ("door", status.url),
         ("address", status.address),
         ("owner", f"{Incarnation.parse(status.owner).process}, epoch {status.epoch}"),
         ("line", f"{counted(status.seq, 'object')}, head {status.head}"),
@@ -94,7 +88,7 @@ def rows(status: Status) -> list[Row]:
     ]
 
 
-def unreachable_rows(error: StorageError) -> list[Row]:
+def unreachable_rows(error: OmnirayError) -> list[Row]:
     return [("unreachable", error.message)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from enum import Enum
 from types import FrameType
 
 from omniray.coordinator.actors import cluster
-from omniray.coordinator.client.service import Service
+from omniray.coordinator.actors.hosting import Hosted
 from omniray.engine.base.errors import Fenced, GraphGone, StorageError, Unreachable
 from omniray.engine.graph import Graph
 from omniray.engine.line.commit_object import EMBEDDED
@@ -57,8 +58,31 @@ class Sighting:
         return Fate.FENCED
 
 
-def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event, every_s: float = LOOK_EVERY_S) -> Fate:
+class Idleness:
+    """Tells when no client has been connected for `limit_s`; never, if that is None."""
+
+    def __init__(self, clients: Callable[[], int], limit_s: float | None) -> None:
+        self._clients, self._limit_s = clients, limit_s
+        self._busy_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        if self._limit_s is None:
+            return False
+        if self._clients():
+            self._busy_at = time.monotonic()
+        return time.monotonic() - self._busy_at >= self._limit_s
+
+
+def stay(
+    look: Callable[[], Sighting],
+    here: str,
+    asked_to_end: threading.Event,
+    idle: Idleness,
+    every_s: float = LOOK_EVERY_S,
+) -> Fate:
     """Watch the coordinator at `here` until `asked_to_end` is set or it serves no more; returns its fate.
+
+    One that has been idle for long enough serves still, but is to be ended, as if that had been asked for.
 
     Only `TAKEN_DOWN` is believed at once. Other fates may be transient: the line was handed back while the actors are
     being ended, the head node of Ray comes back, or the disk of the graph is mounted again.
@@ -67,6 +91,8 @@ def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event,
     while doubts < DOUBTS_MAX and not asked_to_end.wait(every_s):
         try:
             fate = look().fate(here)
+            if fate is Fate.SERVING and idle.is_over():
+                return fate
         except StorageError:  # the publisher handles a failing store itself
             continue
         if fate is Fate.TAKEN_DOWN:
@@ -75,14 +101,14 @@ def stay(look: Callable[[], Sighting], here: str, asked_to_end: threading.Event,
     return Fate.SERVING if asked_to_end.is_set() else fate
 
 
-def look(graph: Graph, service: Service) -> Sighting:
+def look(graph: Graph, hosted: Hosted) -> Sighting:
     """Look at a coordinator from outside. Ray is asked only if it listens, since it would wait for minutes."""
     owner = graph.owner
-    ray_answers = cluster.is_listening(service.address)
+    ray_answers = cluster.is_listening(hosted.address)
     return Sighting(
         line_is_at=None if owner == EMBEDDED else Incarnation.parse(owner).address,
         ray_answers=ray_answers,
-        has_publisher=ray_answers and cluster.find(service.place.publisher) is not None,
+        has_publisher=ray_answers and cluster.find(hosted.place.publisher) is not None,
         graph_is_gone=_is_gone(graph),
     )
 
@@ -96,12 +122,12 @@ def _is_gone(graph: Graph) -> bool:
     return False
 
 
-def end(fate: Fate, service: Service, timeout_s: float) -> None:
+def end(fate: Fate, hosted: Hosted, timeout_s: float) -> None:
     """End a coordinator: one that serves is drained first; without its line or its graph it has nothing to drain."""
     if fate is Fate.SERVING:
-        service.down(timeout_s)
+        hosted.down(timeout_s)
     elif fate in (Fate.FENCED, Fate.GRAPH_GONE):
-        service.end()
+        hosted.end()
 
 
 def farewell(fate: Fate, *, is_ours: bool) -> str:
@@ -113,25 +139,25 @@ def farewell(fate: Fate, *, is_ours: bool) -> str:
     return ""
 
 
-def refuse_lost(fate: Fate, graph: Graph, service: Service) -> None:
+def refuse_lost(fate: Fate, graph: Graph, hosted: Hosted) -> None:
     """Raise if a coordinator has ended unasked."""
     if fate is Fate.FENCED:
         raise Fenced(
-            f"{graph.uri} was taken over by somebody else: the coordinator at {service.address} has ended; 'omniray "
+            f"{graph.uri} was taken over by somebody else: the coordinator at {hosted.address} has ended; 'omniray "
             "status' shows who serves it now",
-            address=service.address,
+            address=hosted.address,
         )
     if fate is Fate.GRAPH_GONE:
         raise GraphGone(
             f"the graph {graph.graph_id} at {graph.uri} was deleted, or another one was created in its place: the "
-            f"coordinator at {service.address} has ended; start one for what is there now with 'omniray up'",
-            uri=graph.uri, graph_id=graph.graph_id, address=service.address,
+            f"coordinator at {hosted.address} has ended; start one for what is there now with 'omniray up'",
+            uri=graph.uri, graph_id=graph.graph_id, address=hosted.address,
         )  # fmt: skip
     if fate is Fate.LOST:
         raise Unreachable(
-            f"the coordinator at {service.address} is lost, and Ray does not bring it back; what it answered is "
+            f"the coordinator at {hosted.address} is lost, and Ray does not bring it back; what it answered is "
             "written: start it again with 'omniray up'",
-            address=service.address,
+            address=hosted.address,
         )
 
 

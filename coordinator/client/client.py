@@ -12,27 +12,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omniray.coordinator.client.batch_writer import IN_FLIGHT, ROWS, BatchWriter
 from omniray.coordinator.client.delivery import Delivery, checked_timeout
+from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.prepared_load import send_prepared
-from omniray.coordinator.client.service import absolute, serve
-from omniray.engine.base.errors import InputError, OutcomeUnknown
+from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.door import calls
+from omniray.coordinator.door.calls import OfWrite, RepairTerms, SweepTerms
+from omniray.coordinator.door.status import Status
+from omniray.engine.base.errors import InputError, NotFound
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.resolution import Outcome, WriteResult
+from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import Recovery
 from omniray.engine.load_stager import LoadStager
+from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
 from omniray.engine.reader import GraphReader
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.rows.source_files import find_file
 from omniray.engine.schema.types import Schema
 from omniray.engine.store.open_store import open_store
@@ -41,12 +49,9 @@ from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.terms import WriteTerms
 from omniray.engine.writes.write_requests import Header, MutationRequest
-from omniray.workers.staging import staged_parts
-
-if TYPE_CHECKING:
-    from omniray.coordinator.actors.publisher_actor import Status
 
 TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 IN_FLIGHT_MAX = 64
 WORKERS_BYTES_MIN = 32 << 20
 
@@ -61,13 +66,21 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     durability: str = "process",
 ) -> Client:
-    """Connect to the coordinator that serves a graph, or start one.
+    """Connect to the coordinator that serves a graph, or start one in the background.
 
-    It runs on the Ray cluster at `address`, else on this machine's, which is started if there is none and then ends
-    with this process. `timeout_s` is how long a write may take before its outcome is reported as unknown. `durability`
-    is that of `open`, for what this client stages and for a coordinator that it starts.
+    One that is started so runs on the Ray cluster at `address`, else on a Ray of its own on this machine, and ends when
+    no client has been connected for a minute. This process needs no Ray. `timeout_s` is how long a write may take
+    before its outcome is reported as unknown. `durability` is that of `open`, for what this client stages and for a
+    coordinator that it starts.
     """
     return Client(fspath(uri), actor, tenant, storage_options, address, checked_timeout(timeout_s), durability)
+
+
+def connect_to_serving(
+    uri: str, storage_options: Mapping[str, str] | None, *, durability: str = "process", timeout_s: float = TIMEOUT_S
+) -> Client:
+    """Connect to the coordinator that serves a graph; raises `Unreachable` where none does, and starts none."""
+    return Client(uri, "", "", storage_options, None, timeout_s, durability, starts=False)
 
 
 class Client:
@@ -82,23 +95,26 @@ class Client:
         address: str | None,
         timeout_s: float,
         durability: str,
+        *,
+        starts: bool = True,
     ) -> None:
         self._arguments = (uri, actor, tenant, storage_options, address, timeout_s, durability)
         self._author, self._timeout_s = Author(actor, tenant), timeout_s
         self._store = open_store(uri, storage_options, durability)
         branch = open_branch(self._store)
         self._graph, self._stager = GraphReader(branch), LoadStager(branch)
+        self._link = Link(branch, Terms(uri, storage_options, address, durability))
         try:
-            service = serve(self._graph, uri, storage_options, address, durability=durability)
+            self._link.open(starts=starts, timeout_s=START_TIMEOUT_S if starts else timeout_s)
         except BaseException:
             self._store.close()
             raise
-        self._delivery = Delivery(self._graph, service, timeout_s)
+        self._delivery = Delivery(self._link, timeout_s)
         self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
         self._closed, self._pid = False, os.getpid()
 
     def __repr__(self) -> str:
-        return f"Client({self._graph.uri!r}, address={self._delivery.service.address!r})"
+        return f"Client({self._graph.uri!r}, url={self.url!r})"
 
     def __enter__(self) -> Client:
         return self
@@ -114,6 +130,11 @@ class Client:
     @property
     def uri(self) -> str:
         return self._graph.uri
+
+    @property
+    def url(self) -> str:
+        """Where the coordinator's door is; its `/healthz`, `/readyz` and `/metrics` need no credential."""
+        return self._link.url
 
     @property
     def storage_options(self) -> Mapping[str, str]:
@@ -136,6 +157,7 @@ class Client:
         mode: str = "append",
         type: str | None = None,
         format: str | None = None,
+        branch: str = MAIN,
         actor: str | None = None,
         tenant: str | None = None,
         expected_versions: Mapping[str, int] | None = None,
@@ -146,7 +168,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Load any number of records in one atomic commit, as `Graph.load` does."""
-        self._refuse_unusable()
+        self._refuse_unusable(branch)
         options = LoadOptions.checked(mode, on_error, rejects)
         terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
         if txn_id is None and (files := _large_files(source)):
@@ -180,6 +202,7 @@ class Client:
         params: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
+        branch: str = MAIN,
         actor: str | None = None,
         tenant: str | None = None,
         expected_versions: Mapping[str, int] | None = None,
@@ -187,7 +210,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
-        self._refuse_unusable()
+        self._refuse_unusable(branch)
         now = datetime.now(UTC)
         terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
         checked = MutationIntent.of(text, params or {}, self.schema, terms, name=name, now=now)
@@ -231,15 +254,12 @@ class Client:
         format: str | None,
     ) -> LoadIntent:
         """A load of several large files, each read, checked and staged by a worker."""
-        uri, _, _, storage_options, *_ = self._arguments
         intent = self.begin_load(options, terms)
         try:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
             since_us = intent.announce(one.table_key for one in concerned)
-            parts = staged_parts(
-                absolute(uri), storage_options, self.graph_id, files, options, since_us, type=type, format=format
-            )
-            for part in parts:
+            stage = partial(self._stager.stage_part, options=options, since_us=since_us, type=type, format=format)
+            for part in self._pool.map(stage, files):
                 intent.take_part(part)
         except BaseException:
             intent.close(used=False)
@@ -266,51 +286,69 @@ class Client:
         return self._graph.recoveries(limit)
 
     def outcome(self, txn_id: str) -> Outcome:
-        """Whether a write was committed.
+        """Whether a write whose answer was lost was committed.
 
-        Raises `OutcomeUnknown` if it is not found, since a try may be on its way: send it again with this id.
+        "Not committed" stays true until the write is sent again: a try that is still under way, anywhere, ends with
+        `Withdrawn`.
         """
         self._refuse_unusable()
-        txn_id = checked_txn_id(txn_id)
-        if self._delivery.service.is_committed(txn_id, self._timeout_s):
-            return Outcome(txn_id, committed=True)
-        raise OutcomeUnknown(
-            f"{txn_id} is not committed, but a try may be under way: send the write again with this txn_id",
-            txn_id=txn_id,
-        )
+        found: Outcome = self._link.call(calls.OUTCOME, self._timeout_s, OfWrite(checked_txn_id(txn_id)))
+        return found
 
     # The coordinator
 
     def status(self) -> Status:
         """The status of the coordinator now."""
         self._refuse_unusable()
-        return self._delivery.service.status(self._timeout_s)
+        status: Status = self._link.call(calls.STATUS, self._timeout_s)
+        return status
 
     def flush(self) -> None:
         """Wait until Phase D of all commits is finished: then plain Lance readers see them too."""
         self._refuse_unusable()
-        self._delivery.service.flush(self._timeout_s)
+        self._link.call(calls.FLUSH, self._timeout_s)
 
     def recover(self) -> RecoveryReport:
         """Recover the operations of dead writers now; the coordinator also does so by itself."""
         self._refuse_unusable()
-        return self._delivery.service.recover(self._timeout_s)
+        report: RecoveryReport = self._link.call(calls.RECOVER, self._timeout_s)
+        return report
+
+    def repair(
+        self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
+    ) -> RepairReport:
+        """Show which tables a foreign writer changed; `adopt` or `discard` its changes, as `Graph.repair` does."""
+        self._refuse_unusable()
+        terms = RepairTerms(adopt, discard, None if tables is None else list(tables), actor)
+        report: RepairReport = self._link.call(calls.REPAIR, self._timeout_s, terms)
+        return report
+
+    def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
+        """Delete files that nothing refers to and that are older than `older_than_s`; files of running loads stay."""
+        self._refuse_unusable()
+        report: SweepReport = self._link.call(calls.SWEEP, self._timeout_s, SweepTerms(older_than_s, dry_run))
+        return report
+
+    def down(self, timeout_s: float | None = None) -> None:
+        """Take the coordinator down: what it accepted is committed first, then everybody may write without it."""
+        self._refuse_unusable()
+        self._link.wire.call(calls.DOWN, timeout_s or self._timeout_s)
 
     def close(self) -> None:
-        """Disconnect; a coordinator that this client started is taken down. Safe to call twice."""
+        """Disconnect. Safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         self._pool.shutdown()
-        try:
-            self._delivery.service.close(self._timeout_s)
-        finally:
-            self._store.close()
+        self._link.close()
+        self._store.close()
 
-    def _refuse_unusable(self) -> None:
+    def _refuse_unusable(self, branch: str = MAIN) -> None:
+        if branch != MAIN:
+            raise NotFound(f"no branch {branch!r}; this graph has {MAIN}", branch=branch)
         if self._closed:
             raise InputError("the client is closed; connect again")
-        if os.getpid() != self._pid:  # no thread survives a fork, ours or Ray's: a request would wait for ever
+        if os.getpid() != self._pid:  # no thread survives a fork, and no connection may be shared
             raise InputError("the client was connected before this process was forked; connect again here")
 
 

@@ -6,13 +6,16 @@ answer. It is applied once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from omniray.coordinator.actors.actor import first_line
-from omniray.coordinator.actors.cluster import ray
-from omniray.coordinator.client.service import Service
+from omniray.coordinator.client.link import Link
+from omniray.coordinator.client.wire import Wire
+from omniray.coordinator.door.calls import ABANDON, NEWEST, OfWrite
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
     Fenced,
@@ -21,15 +24,17 @@ from omniray.engine.base.errors import (
     OutcomeUnknown,
     Overloaded,
     StorageError,
+    Unauthenticated,
+    Unreachable,
     Withdrawn,
 )
-from omniray.engine.reader import GraphReader
 from omniray.engine.writes.write_requests import Request, sent_again
 
 log = logging.getLogger("omniray")
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
+ABANDON_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,10 @@ class Answered:
 
 
 class Delivery:
-    """The way to a graph's coordinator; `service` is the one that was found last."""
+    """Delivers writes over a link."""
 
-    def __init__(self, graph: GraphReader, service: Service, timeout_s: float) -> None:
-        self._graph, self._timeout_s = graph, timeout_s
-        self.service = service
+    def __init__(self, link: Link, timeout_s: float) -> None:
+        self._link, self._timeout_s = link, timeout_s
 
     def send(self, request: Request, timeout_s: float | None) -> Answered:
         """Send a write until it is answered; an id is applied only once.
@@ -53,42 +57,68 @@ class Delivery:
         Once a try has ended without an answer, only an answer to the write itself settles the outcome.
         """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else checked_timeout(timeout_s))
+        request = self._begun(request, deadline)
         pause_s, in_doubt = PAUSE_S, False
         while True:
+            wire = self._link.wire
+            left_s = _left(request, deadline)
             try:
-                return Answered(self.service.submit(request, _left(request, deadline)), in_doubt)
+                return Answered(wire.write(request, left_s), in_doubt)
             except (Overloaded, Withdrawn) as error:
+                if error.facts.get("reported"):  # somebody was told that it is not committed, and must not be wrong
+                    raise
                 failed: OmnirayError = error
                 pause_s = max(pause_s, error.facts.get("retry_after_s", 0.0))
-            except (Fenced, OutcomeUnknown) as error:
+            except OutcomeUnknown as error:
                 failed, in_doubt = error, True
+            except (Fenced, Unauthenticated) as error:
+                failed, in_doubt = error, in_doubt or isinstance(error, Fenced)
             except StorageError as error:
                 if in_doubt:
                     raise _unknown(request) from error
-                raise
+                if not isinstance(error, Unreachable) or "url" not in error.facts:
+                    raise
+                failed = error  # it was not even sent
             if time.monotonic() + pause_s > deadline:
                 if in_doubt:
+                    self._abandon(request)
                     raise _unknown(request) from failed
                 raise failed
-            if isinstance(failed, Fenced | OutcomeUnknown):
-                self._find_again(request, deadline)
+            if not isinstance(failed, Overloaded | Withdrawn):
+                self._find_again(wire, request, deadline, in_doubt=in_doubt)
             request = sent_again(request)
-            time.sleep(pause_s)
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
-    def _find_again(self, request: Request, deadline: float) -> None:
+    def _begun(self, request: Request, deadline: float) -> Request:
+        """The request with the newest number of the line that is known here, which must not be an old one."""
+        if self._link.wire.has_paused:
+            with contextlib.suppress(StorageError):  # the write itself will tell
+                self._link.call(NEWEST, _left(request, deadline))
+        one: Any = request
+        begun: Request = replace(one, header=replace(request.header, began=self._link.wire.newest))
+        return begun
+
+    def _find_again(self, wire: Wire, request: Request, deadline: float, *, in_doubt: bool) -> None:
         """Find the coordinator that serves the graph now; a failure here says nothing about the write in doubt."""
         left_s = _left(request, deadline)
         try:
-            self.service = self.service.found_again(self._graph, left_s)
-        except (StorageError, ray().exceptions.RayError) as error:  # the old service is asked until the time-out
-            log.warning("event=coordinator_not_found txn_id=%s error=%s", request.header.commit_id, first_line(error))
+            self._link.found_again(wire, left_s)
+        except StorageError as error:  # the old one is asked until the time-out
+            log.warning("event=coordinator_not_found txn_id=%s error=%s", request.header.commit_id, error)
         except OmnirayError as error:
+            if not in_doubt:
+                raise
             raise OutcomeUnknown(
                 f"write {request.header.commit_id} was not answered, and may have landed before that: {error}; send it "
                 "again with this txn_id, and it is applied once",
                 **{**error.facts, "txn_id": request.header.commit_id},
             ) from error
+
+    def _abandon(self, request: Request) -> None:
+        """Tell the coordinator that nobody waits for a write any more: one that still waits is dropped."""
+        with contextlib.suppress(OmnirayError):
+            self._link.wire.call(ABANDON, ABANDON_TIMEOUT_S, OfWrite(request.header.commit_id))
 
 
 def checked_timeout(timeout_s: float) -> float:

@@ -39,6 +39,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     payload_hash: str
     schema_hash: str
     fresh: bool
+    began: int = 0
 
 
 class LoadMessage(_Message, frozen=True, kw_only=True, tag="load"):

@@ -69,7 +69,7 @@ def _head(header: Header) -> Head:
     return Head(
         commit_id=header.commit_id, kind=header.kind, actor=header.author.actor, tenant=header.author.tenant,
         expected_versions=dict(header.expected_versions), payload_hash=header.payload_hash,
-        schema_hash=header.schema_hash, fresh=header.fresh,
+        schema_hash=header.schema_hash, fresh=header.fresh, began=header.began,
     )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def _header(head: Head, schema: Schema) -> Header:
         raise InputError("more expected versions than the graph has tables")
     return Header(
         head.commit_id, head.kind, Author(head.actor, head.tenant), head.expected_versions, head.payload_hash,
-        head.schema_hash, head.fresh,
+        head.schema_hash, head.fresh, _at_least_zero(head.began, "the number at which a write began"),
     )  # fmt: skip
 
 

@@ -75,6 +75,16 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """No round may begin until `Freed`: somebody else is about to extend the line for this owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """Rounds may begin again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """The time is over in which writers that a round answered may have sent their next write."""
 
@@ -98,7 +108,7 @@ class Unreserved:
 
 Event = (
     Submitted | Abandoned | Judged | Staged | Landed | Overtaken | Failed | Ended | Resumed | Gathered | Reserved
-    | Unreserved
+    | Unreserved | Held | Freed
 )  # fmt: skip
 
 

@@ -30,8 +30,10 @@ from omniray.coordinator.rounds.events import (
     Ended,
     Event,
     Failed,
+    Freed,
     Gather,
     Gathered,
+    Held,
     Instruction,
     Judge,
     Judged,
@@ -108,7 +110,7 @@ class Rounds:
         self._held: dict[str, tuple[int, int]] = {}  # by tenant: writes and bytes waiting or under way
         self._next_number = 1
         self._failures = 0  # in a row
-        self._paused = False
+        self._paused = self._is_held = False
         self._ended: OmnirayError | None = None
 
     @property
@@ -118,6 +120,11 @@ class Rounds:
     @property
     def is_idle(self) -> bool:
         return not self._queue and not self._under_way
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no round is under way."""
+        return not self._under_way
 
     def handle(self, event: Event) -> list[Instruction]:
         match event:
@@ -142,6 +149,12 @@ class Rounds:
                 return self._begin()
             case Gathered(number):
                 return self._gathered(number)
+            case Held():
+                self._is_held = True
+                return []
+            case Freed():
+                self._is_held = False
+                return self._begin()
             case Reserved(intent_id, tables):
                 self._reserved[intent_id] = tables
                 return []
@@ -248,7 +261,13 @@ class Rounds:
     def _begin(self) -> list[Instruction]:
         """Begin a round if one may begin now."""
         last = self._under_way[-1] if self._under_way else None
-        if self._paused or self._ended is not None or not self._queue or len(self._under_way) >= UNDER_WAY_MAX:
+        if (
+            self._paused
+            or self._is_held
+            or self._ended is not None
+            or not self._queue
+            or len(self._under_way) >= UNDER_WAY_MAX
+        ):
             return []
         if last is not None and (last.phase in (_Phase.JUDGING, _Phase.STAGING) or not self._is_crowded(last)):
             return []

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from omniray.coordinator.actors.cluster import Place, find
-from omniray.coordinator.client.service import QUEUE_OWNERS_MAX
+from omniray.coordinator.actors.hosting import QUEUE_OWNERS_MAX
 from omniray.coordinator.stress.fault_proxy import FaultProxy
 from omniray.coordinator.stress.history import NOBODY, Disturbed, HistoryFile
 from omniray.coordinator.stress.nodes import Nodes, pid_of

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from omniray.coordinator.client.service import Service, serve
+from omniray.coordinator.actors.hosting import host
+from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.stress.chaos import Chaos
 from omniray.coordinator.stress.checker import check
 from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
@@ -23,7 +24,6 @@ from omniray.coordinator.stress.report import Report, summarise
 from omniray.coordinator.stress.schedule import schedule
 from omniray.engine import graph as graphs
 from omniray.engine.base.errors import InputError, OmnirayError, StorageError
-from omniray.engine.graph import Graph
 
 TICK_S = 0.1
 TELL_EVERY_S = 1.0
@@ -103,20 +103,20 @@ def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[P
     if proxy is not None:
         options = {**(options or {}), "aws_endpoint": proxy.endpoint}
     with graphs.open(plan.uri, storage_options=options, read_only=True) as graph:
-        service = serve(graph, plan.uri, options, nodes.address)
+        hosted = host(graph, plan.uri, options, nodes.address)
         with (
-            Writers(Task(service.storage.uri, options, nodes.address, plan.seed, plan.folder)) as writers,
+            Writers(Task(hosted.storage.uri, options, nodes.address, plan.seed, plan.folder)) as writers,
             HistoryFile(plan.folder / "chaos.jsonl") as history,
         ):
             due = schedule(plan.seed, plan.seconds, store=proxy is not None) if plan.chaos else ()
             chaos = Chaos(
-                due, sign_of_life=LIFE_WRITES_EACH * plan.writers, writers=writers, place=service.place, nodes=nodes,
+                due, sign_of_life=LIFE_WRITES_EACH * plan.writers, writers=writers, place=hosted.place, nodes=nodes,
                 proxy=proxy, history=history,
             )  # fmt: skip
             writers.start(plan.writers)
             _disturb(plan, writers, chaos, tell)
             writers.wait()
-        _take_down(service, graph)
+    _take_down(plan.uri, options)
 
 
 def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progress], None]) -> None:
@@ -136,16 +136,16 @@ def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progres
         chaos.end()
 
 
-def _take_down(service: Service, graph: Graph) -> None:
+def _take_down(uri: str, options: Mapping[str, str] | None) -> None:
     """Finish Phase D, recover, and take the coordinator down; retries while it restarts."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
     while True:
-        left_s = deadline - time.monotonic()
+        left_s = max(TELL_EVERY_S, deadline - time.monotonic())
         try:
-            service = service.found_again(graph, left_s)
-            service.flush(left_s)
-            service.recover(left_s)
-            return service.down(left_s)
+            with connect_to_serving(uri, options, timeout_s=left_s) as client:
+                client.flush()
+                client.recover()
+                return client.down()
         except OmnirayError as error:
             if error.retry != "safe" or time.monotonic() + TELL_EVERY_S > deadline:
                 raise

@@ -26,9 +26,10 @@
     ├── StorageError                  the store failed or refused                             5   503
     │   ├── FormatMismatch            written by an older or newer omniray                        500
     │   ├── OutcomeUnknown            the write may or may not have landed: ask again
-    │   ├── Fenced                    another owner has taken the line over
+    │   ├── Fenced                    another owner has taken the line over                       421
     │   ├── Overloaded                too much at once: try again after a while                   429
     │   └── Unreachable               no coordinator answers
+    │       └── Unauthenticated       the coordinator does not know the secret that it was given  401
     └── RecoveryRequired              a recovery or a repair is needed first                  6   503
         ├── TableDrift                a foreign writer wrote to a table's path
         └── InvariantViolation        a pinned version is nowhere to be found                     500
@@ -40,6 +41,8 @@ An error without figures has those of its parent. A handler decides by class, `k
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 Retry = Literal["safe", "after_refresh", "never", "unknown"]
@@ -74,6 +77,23 @@ def rebuilt(cls: type[OmnirayError], message: str, facts: dict[str, Any]) -> Omn
     error = cls.__new__(cls)
     OmnirayError.__init__(error, message, **facts)
     return error
+
+
+def error_of_kind(kind: str, message: str, facts: dict[str, Any]) -> OmnirayError:
+    """Rebuild an error that was sent by its kind; one of a kind that is not known here is an `OmnirayError`."""
+    return rebuilt(_by_kind().get(kind, OmnirayError), message, facts)
+
+
+@functools.cache
+def _by_kind() -> dict[str, type[OmnirayError]]:
+    """The classes of this module by their kinds, each of which has one of its own."""
+    return {one.kind: one for one in _all_classes(OmnirayError) if one.__module__ == __name__}
+
+
+def _all_classes(base: type[OmnirayError]) -> Iterator[type[OmnirayError]]:
+    for one in base.__subclasses__():
+        yield from _all_classes(one)
+        yield one
 
 
 class InputError(OmnirayError):
@@ -276,6 +296,7 @@ class Fenced(StorageError):
 
     kind = "fenced"
     retry = "never"
+    http_status = 421
 
 
 class Overloaded(StorageError):
@@ -289,6 +310,13 @@ class Unreachable(StorageError):
     """No coordinator serves the graph, or it does not answer."""
 
     kind = "unreachable"
+
+
+class Unauthenticated(Unreachable):
+    """The coordinator does not know the secret that came with a request: it has begun anew since that was read."""
+
+    kind = "unauthenticated"
+    http_status = 401
 
 
 class RecoveryRequired(OmnirayError):

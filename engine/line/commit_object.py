@@ -29,7 +29,8 @@ from omniray.engine.store.object_store import Answer, Durability
 
 FORMAT = 2
 EMBEDDED = "embedded"
-DURABILITY = "durability"
+DURABILITY, DOOR = "durability", "door"
+_OF_THE_OWNER = (DURABILITY, DOOR)  # entries of the policy that end with their owner
 RECOVERY_ACTOR = "omniray:recovery"
 SEQ_MAX = 2**64 - 1
 
@@ -156,7 +157,7 @@ class CommitObject:
     bindings: Mapping[str, Binding] = field(default_factory=dict)  # main's alone: the branches by their names
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
     going: tuple[str, ...] = ()  # closed lines that are about to be cleaned up
-    policy: Mapping[str, str] = field(default_factory=dict)  # `durability`: that of the owner, if it is more than usual
+    policy: Mapping[str, str] = field(default_factory=dict)  # `durability` of the owner, if more than usual; its `door`
     format: int = FORMAT
     later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are
 
@@ -255,16 +256,22 @@ def follow_with(newest: CommitObject, remark: Remark) -> CommitObject:
     return remarked(said, remark)
 
 
-def change_owner(newest: CommitObject, *, op_id: str, owner: str, durability: Durability | None = None) -> CommitObject:
+def change_owner(
+    newest: CommitObject, *, op_id: str, owner: str, durability: Durability | None = None, door: str = ""
+) -> CommitObject:
     """The object that makes `owner` the line's owner after `newest`; everything under way is fenced.
 
     An object of its own with the next epoch, so that an epoch has one owner. `owner` is the putter's own incarnation,
-    or `embedded`: a recovery that raises the epoch, or an owner that hands the line back. `durability` is the new
-    owner's; without one, an owner that stays keeps its own, and another one has none.
+    or `embedded`: a recovery that raises the epoch, or an owner that hands the line back. `durability` and `door`, the
+    digest of its door's record, are the new owner's; without them, an owner that stays keeps its own, and another one
+    has none.
     """
-    policy = {name: value for name, value in newest.policy.items() if name != DURABILITY or owner == newest.owner}
+    ends = () if owner == newest.owner else _OF_THE_OWNER
+    policy = {name: value for name, value in newest.policy.items() if name not in ends}
     if durability is Durability.POWER:
         policy[DURABILITY] = durability.value
+    if door:
+        policy[DOOR] = f"{newest.epoch + 1}:{door}"  # a later epoch of the same owner keeps the record of this one
     return replace(follow_with(newest, Remark(op_id)), epoch=newest.epoch + 1, owner=owner, policy=policy)
 
 

@@ -64,12 +64,12 @@ def durability_after(newest: CommitObject, wanted: Durability, *, instead_of: st
     return Durability.POWER if kept == Durability.POWER else wanted
 
 
-def take_over(tip: Tip, owner: str, durability: Durability | None = None) -> CommitObject:
+def take_over(tip: Tip, owner: str, durability: Durability | None = None, *, door: str = "") -> CommitObject:
     """Make `owner` the owner of the line, whatever owner it had; `embedded` opens it to every process."""
 
     def build(newest: CommitObject) -> CommitObject:
         reach(Point.OWNER_BEFORE_PUT)
-        return change_owner(newest, op_id=new_ulid(), owner=owner, durability=durability)
+        return change_owner(newest, op_id=new_ulid(), owner=owner, durability=durability, door=door)
 
     taken = tip.extend(build)
     reach(Point.OWNER_AFTER_PUT)

@@ -76,7 +76,9 @@ _IN_TABLE = {
 }
 _MANIFEST_LIKE = ".manifest"
 NEVER: Mapping[str, int] = {}
-_ELSEWHERE = {Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|__schema/.+\.pg|__graph\.json|__swept\.json")}
+_ELSEWHERE = {
+    Kind.KEPT: re.compile(r"__commits/.+|__recovery/.+|__schema/.+\.pg|__door/\d{20}\.json|__graph\.json|__swept\.json")
+}
 
 
 @dataclass(frozen=True, slots=True)

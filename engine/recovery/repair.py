@@ -14,13 +14,13 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from omniray.engine.base.errors import OmnirayError, TableDrift
+from omniray.engine.base.errors import InputError, OmnirayError, TableDrift
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.attempt import Attempts, SystemWrite, commit_of, commit_time_us
-from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.commit.staging import Base
 from omniray.engine.commit.table_change import Adopt, Restore, TableChange
 from omniray.engine.history.open_branch import OpenBranch
@@ -52,13 +52,30 @@ class RepairReport:
     aside: tuple[str, ...] = ()  # paths of foreign manifests whose names were given back
 
 
+class PhaseD(Protocol):
+    """Finishes what has landed, in this process or in another one."""
+
+    @property
+    def finalised_through(self) -> int: ...
+
+    def notice(self, landed: CommitObject, operation_id: str | None = None) -> None: ...
+
+
 class Repair:
     """Repairs the tables of one branch; the line end is not shared."""
 
-    def __init__(self, branch: OpenBranch, tip: Tip, finaliser: Finaliser, attempts: Attempts, *, owner: str) -> None:
+    def __init__(self, branch: OpenBranch, tip: Tip, finaliser: PhaseD, attempts: Attempts, *, owner: str) -> None:
         self._branch, self._tip, self._finaliser, self._attempts = branch, tip, finaliser, attempts
         self._versions = VersionReader(branch.store)
         self._owner = owner
+
+    def carried_out(self, tables: Sequence[str] | None, *, adopt: bool, discard: bool, actor: str) -> RepairReport:
+        """Adopt or discard the changes of foreign writers, or only show them."""
+        if adopt and discard:
+            raise InputError("a change is adopted or discarded, not both: give one of them")
+        if adopt:
+            return self.adopt(tables, actor=actor)
+        return self.discard(tables, actor=actor) if discard else RepairReport(self.inspect(tables))
 
     def inspect(self, tables: Sequence[str] | None = None) -> tuple[Drift, ...]:
         """The changes of foreign writers to these tables, or to all; nothing is written."""

@@ -66,6 +66,11 @@ class DirectoryStore:
         except OSError as error:
             raise _disk_error(error, "write", target) from error
 
+    def place_of(self, path: str) -> str | None:
+        found = self._stat(path)
+        # Its inode, since paths and devices differ from host to host.
+        return None if found is None else f"{found.st_ino}-{found.st_mtime_ns}"
+
     def put_if_absent(self, path: str, data: bytes, *, lasting: bool = True) -> Answer:
         target = self.root / path
         try:

@@ -72,7 +72,10 @@ class ObjectStore(Protocol):
         """The number of bytes of an object; None if it is not there."""
 
     def put(self, path: str, data: bytes) -> None:
-        """Write an object whose content may be replaced."""
+        """Write an object whose content may be replaced; on a disk, only its owner may read it."""
+
+    def place_of(self, path: str) -> str | None:
+        """A text that tells this very object from every copy of it, whoever asks; None if it is not there."""
 
     def put_hint(self, path: str, data: bytes) -> None:
         """Write a small file that may be lost at any time, if this store uses hints."""

@@ -115,6 +115,16 @@ class S3Store:
                 return None
             raise self._failed(error, "look at", path) from error
 
+    def place_of(self, path: str) -> str | None:
+        try:
+            found = obstore.head(self._client, self._key(path))
+        except _FAILURES as error:
+            if _is_missing(error):
+                return None
+            raise self._failed(error, "look at", path) from error
+        # Not the endpoint, which may have several names.
+        return f"{self.bucket}/{self._key(path)}@{round(found['last_modified'].timestamp() * 1e3)}"
+
     def put(self, path: str, data: bytes) -> None:
         try:
             obstore.put(self._client, self._key(path), data, use_multipart=False)

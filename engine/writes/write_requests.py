@@ -41,7 +41,8 @@ class Header:
     """The common fields of all requests. The commit id is also the idempotency key.
 
     `fresh`: the client has minted the id for this request and sends it for the first time, so it can't be committed
-    yet, and need not be looked up in the history.
+    yet, and need not be looked up in the history. `began`: the newest number of the line that the caller knew when it
+    began to write; 0 if it does not say. A try that began before its write was reported as not committed can't land.
     """
 
     commit_id: str
@@ -51,6 +52,7 @@ class Header:
     payload_hash: str
     schema_hash: str
     fresh: bool = False
+    began: int = 0
 
 
 class Request(Protocol):

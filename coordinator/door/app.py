@@ -1,0 +1,189 @@
+"""The door's HTTP: which requests it takes, from whom, and how large.
+
+    GET  /healthz, /readyz, /metrics    for whoever watches it; they need no credential and tell no tenant's name
+    POST /v1/write                      a write: a message as `messages.py` has them, and its answer
+    POST /v1/call/<name>                any other call: JSON as `calls.py` has it
+
+A request brings the door's secret, the line that it is for, and the place that it read the door's record from. All of
+that is checked, and room for the body is taken, before a byte of the body is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS, Call, encode_error
+from omniray.coordinator.door.http_server import Message, Receive, Scope, Send
+from omniray.coordinator.door.messages import BYTES_MAX
+from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE
+from omniray.engine.base.errors import (
+    InputError,
+    LineOwned,
+    NotFound,
+    OmnirayError,
+    Overloaded,
+    StorageError,
+    Unauthenticated,
+)
+
+log = logging.getLogger("omniray")
+
+BODIES_BYTES_MAX = 1 << 30
+BODY_S_MAX = 120.0
+RETRY_AFTER_S = 0.5
+_PACKED, _JSON, _TEXT = PACKED.encode(), JSON.encode(), b"text/plain; version=0.0.4; charset=utf-8"
+_LINE, _PLACE, _NEWEST = (name.lower().encode() for name in (LINE, PLACE, NEWEST))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer with its HTTP status."""
+
+    status: int
+    body: bytes
+
+
+class House(Protocol):
+    """What lies behind a door: the owner of one branch's line."""
+
+    @property
+    def line(self) -> str: ...
+
+    @property
+    def place(self) -> str:
+        """Where the door's record lies; empty until it is put."""
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest object of the line, which every answer tells."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    async def write(self, sent: bytes) -> Reply: ...
+
+    async def call(self, call: Call, arguments: bytes) -> Reply: ...
+
+    def metrics(self) -> str: ...
+
+
+class DoorApp:
+    """The ASGI app of one door."""
+
+    def __init__(self, house: House, secret: str) -> None:
+        self._house, self._credential = house, f"Bearer {secret}".encode()
+        self._room = BODIES_BYTES_MAX
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        if method in ("GET", "HEAD"):
+            await self._watched(path, send)
+        elif method == "POST":
+            await self._asked(path, _headers(scope), receive, send)
+        else:
+            await _send(send, 405, b"", _TEXT)
+
+    async def _watched(self, path: str, send: Send) -> None:
+        match path:
+            case "/healthz":
+                await _send(send, 200, b"ok\n", _TEXT)
+            case "/readyz":
+                ready = self._house.is_ready
+                await _send(send, 200 if ready else 503, b"ready\n" if ready else b"not ready\n", _TEXT)
+            case "/metrics":
+                await _send(send, 200, self._house.metrics().encode(), _TEXT)
+            case _:
+                await _send(send, 404, b"", _TEXT)
+
+    async def _asked(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
+        limit = BYTES_MAX if path == WRITE else ARGUMENTS_BYTES_MAX
+        taken = 0
+        try:
+            self._admit(headers)
+            call = None if path == WRITE else _call(path)
+            size = _size(headers, limit)
+            if size > self._room:
+                raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
+            taken, self._room = size, self._room - size
+            body = await _body(receive, size)
+            reply = await (self._house.write(body) if call is None else self._house.call(call, body))
+        except _Left:
+            return
+        except OmnirayError as error:
+            # The rest of the body is not read, so the connection can't be used again.
+            await _send(send, error.http_status, encode_error(error), _JSON, closes=True)
+            return
+        finally:
+            self._room += taken
+        await _send(send, reply.status, reply.body, _PACKED if call is None else _JSON, newest=self._house.newest)
+
+    def _admit(self, headers: Mapping[bytes, bytes]) -> None:
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._credential):
+            raise Unauthenticated("the coordinator does not know this secret: read the door's record again")
+        if headers.get(_PLACE, b"").decode("latin-1") != self._house.place:
+            raise LineOwned(
+                "this graph is a copy: the coordinator that its line names serves the one that it was copied from; "
+                "'omniray recover --take-over' frees the copy",
+                line=self._house.line,
+            )
+        if headers.get(_LINE, b"").decode("latin-1") != self._house.line:
+            raise NotFound("this coordinator does not serve that branch", line=self._house.line)
+
+
+class _Left(Exception):
+    """The client went away while it was sending: nothing was taken from it."""
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    return dict(scope["headers"])
+
+
+def _call(path: str) -> Call:
+    name = path.removeprefix(CALL)
+    if not path.startswith(CALL) or name not in CALLS:
+        raise NotFound(f"no call {path[:80]!r}; there are {', '.join(CALLS)}")
+    return CALLS[name]
+
+
+def _size(headers: Mapping[bytes, bytes], limit: int) -> int:
+    said = headers.get(b"content-length", b"")
+    if not said.isdigit() or len(said) > 12:
+        raise InputError("a request says how many bytes it brings (Content-Length)")
+    if int(said) > limit:
+        raise InputError(f"a request of {int(said)} bytes: at most {limit} are taken; split it in several")
+    return int(said)
+
+
+async def _body(receive: Receive, size: int) -> bytes:
+    parts: list[bytes] = []
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            while True:
+                message: Message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _Left
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+    except TimeoutError as error:
+        raise StorageError(f"the {size} bytes of a request did not arrive in {BODY_S_MAX:g} s") from error
+    return b"".join(parts) if len(parts) > 1 else parts[0]
+
+
+async def _send(
+    send: Send, status: int, body: bytes, kind: bytes, *, newest: int | None = None, closes: bool = False
+) -> None:
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    if newest is not None:
+        headers.append((_NEWEST, b"%d" % newest))
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
+    if closes:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
