@@ -32,19 +32,20 @@ class RoundState:
 
     def __init__(self, base: Base, reader: Reader) -> None:
         self._base, self._reader = base, reader
-        self._asked: dict[str, set[str]] = {}
+        self._asked: dict[str, pa.Array] = {}  # the ids that were looked up, by table
         self._found: dict[str, dict[str, int]] = {}
 
     def look_up(self, requests: Iterable[Request], schema: Schema) -> None:
         """Look up, in one batch, every id that judging the requests needs."""
-        wanted: defaultdict[str, set[str]] = defaultdict(set)
+        wanted: defaultdict[str, list[pa.Array]] = defaultdict(list)
         for request in requests:
             for table_key, ids in request.ids_asked(schema):
-                wanted[table_key].update(ids.to_pylist())
-        asked = {key: ids for key, ids in wanted.items() if ids and self.count(key)}
-        questions = [Question("matching", key, (ID, pa.array(ids, pa.string()), (ID,))) for key, ids in asked.items()]
+                wanted[table_key].append(ids)
+        asked = {key: pa.concat_arrays([*ids, *self._known(key)]) for key, ids in wanted.items() if self.count(key)}
+        asked = {key: ids for key, ids in asked.items() if len(ids)}
+        questions = [Question("matching", key, (ID, ids, (ID,))) for key, ids in asked.items()]
         for key, found in zip(asked, self._reader.read(self._base, questions) if questions else (), strict=True):
-            self._asked.setdefault(key, set()).update(asked[key])
+            self._asked[key] = asked[key]
             located = zip(found[ID].to_pylist(), found[ROWADDR].to_pylist(), strict=True)
             self._found.setdefault(key, {}).update(located)
 
@@ -57,15 +58,16 @@ class RoundState:
         return self._base.pins[table_key].version
 
     def existing(self, table_key: str, ids: pa.Array) -> pa.Array:
-        wanted = ids.to_pylist()
-        if self._is_known(table_key, wanted):
+        if self._is_known(table_key, ids):
             found = self._found[table_key]
-            return pa.array([id for id in wanted if id in found], pa.string())
+            return pa.array([id for id in ids.to_pylist() if id in found] if found else [], pa.string())
         return self._ask("existing", table_key, ids)
 
     def matching(self, table_key: str, column: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
-        if column == ID and set(columns) <= {ID} and self._is_known(table_key, wanted := values.to_pylist()):
-            found = {id: address for id in wanted if (address := self._found[table_key].get(id)) is not None}
+        if column == ID and set(columns) <= {ID} and self._is_known(table_key, values):
+            known = self._found[table_key]
+            wanted = values.to_pylist() if known else []
+            found = {id: address for id in wanted if (address := known.get(id)) is not None}
             return pa.table({ID: pa.array(found, pa.string()), ROWADDR: pa.array(found.values(), pa.uint64())})
         return self._ask("matching", table_key, column, values, tuple(columns))
 
@@ -75,8 +77,14 @@ class RoundState:
     def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
         return self._ask("select", table_key, tuple(columns), where)
 
-    def _is_known(self, table_key: str, ids: list[str]) -> bool:
-        return self._asked.get(table_key, frozenset()).issuperset(ids)
+    def _known(self, table_key: str) -> list[pa.Array]:
+        return [self._asked[table_key]] if table_key in self._asked else []
+
+    def _is_known(self, table_key: str, ids: pa.Array) -> bool:
+        """Whether all of these ids were looked up."""
+        if table_key not in self._asked:
+            return False
+        return bool(pc.all(pc.is_in(ids, value_set=self._asked[table_key]), min_count=0).as_py())
 
     def _ask(self, method: Any, table_key: str, *arguments: Any) -> Any:
         return self._reader.read(self._base, [Question(method, table_key, arguments)])[0]

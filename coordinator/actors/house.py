@@ -17,7 +17,6 @@ from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import Reply
 from omniray.coordinator.door.calls import Call, OfWrite, RepairTerms, SweepTerms
-from omniray.coordinator.door.requests import decode_request
 from omniray.coordinator.door.status import Status
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, OmnirayError
@@ -92,8 +91,7 @@ class CoordinatorHouse:
         return await asyncio.wrap_future(publisher.submit(request))
 
     def _decoded(self, sent: bytes) -> Request:
-        branch = self._of.branch
-        return decode_request(sent, branch.schema, branch.schema_hash)
+        return self._of.decoder.decode(sent)
 
     def _fenced(self, error: Fenced) -> Fenced:
         """The error, with the owner who was read from the line: its door is the one to ask."""

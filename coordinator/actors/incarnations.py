@@ -22,6 +22,7 @@ from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.calls import RepairTerms
 from omniray.coordinator.door.record import DoorRecord, delete_records, put_record
+from omniray.coordinator.door.requests import RequestDecoder
 from omniray.engine.base.errors import Fenced, GraphGone, LineOwned, NotFound, OmnirayError, StorageError, Unreachable
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
@@ -80,7 +81,7 @@ class Incarnations:
         branch = self.storage.opened()
         self._refuse_usurping(branch.tip.newest)
         branch = self._as_durable_as_before(branch)
-        self.branch = branch
+        self.branch, self.decoder = branch, RequestDecoder(branch.schema, branch.schema_hash)
         self._tip = branch.tip.another()
         self._owner = str(Incarnation.new(self.address))
         taken = take_over(self._tip, self._owner, Durability(self.storage.durability), door=self._door.digest)

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from omniray.coordinator.door.arrow_stream import decode_rows, encode_rows
+from omniray.coordinator.door.arrow_stream import RowShape, decode_shaped, encode_rows
 from omniray.coordinator.door.messages import (
     Head,
     LoadMessage,
@@ -48,6 +47,7 @@ _KINDS = ("Load", "Mutation")
 _NAME_CHARS_MAX = 256
 _QUERY_CHARS_MAX = 1 << 20
 _SOURCES_MAX = 10_000
+_REPLACED = RowShape.of(NOTHING_REPLACED.schema)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -129,22 +129,77 @@ def _prepared_table(write: TableWrite) -> PreparedTable:
 
 
 def decode_request(data: bytes, schema: Schema, schema_hash: str) -> Request:
-    """The write in a message, checked against the schema of the graph; raises `InputError` for anything else.
+    """The write in a message, checked against the schema of the graph; raises `InputError` for anything else."""
+    return RequestDecoder(schema, schema_hash).decode(data)
 
-    Rows for another schema can't be read by this one: such a load arrives without them. If it was committed before, it
-    has its first answer all the same; else it is refused when it is judged.
-    """
-    message = decode_write(data)
-    header = _header(message.head, schema)
-    match message:
-        case MutationMessage():
-            return _mutation(message, header, len(data))
-        case _ if header.schema_hash != schema_hash:
-            return LoadRequest(header, _options(Mode.APPEND, OnError.FAIL), 0, PackedKeys((), {}), {})
-        case LoadMessage():
-            return _load(message, header, schema)
-        case PreparedMessage():
-            return _prepared(message, header, schema, len(data))
+
+class RequestDecoder:
+    """Reads writes to a graph of one schema as they arrive."""
+
+    def __init__(self, schema: Schema, schema_hash: str) -> None:
+        self._schema, self._schema_hash = schema, schema_hash
+        self._sent = {type.table_key: RowShape.of(_sent_schema(type)) for type in schema}
+        self._stored = {type.table_key: RowShape.of(type.arrow) for type in schema}
+
+    def decode(self, data: bytes) -> Request:
+        """The write in a message, checked against the schema; raises `InputError` for anything else.
+
+        Rows for another schema can't be read by this one: such a load arrives without them. If it was committed before,
+        it has its first answer all the same; else it is refused when it is judged.
+        """
+        message = decode_write(data)
+        header = _header(message.head, self._schema)
+        match message:
+            case MutationMessage():
+                return _mutation(message, header, len(data))
+            case _ if header.schema_hash != self._schema_hash:
+                return LoadRequest(header, _options(Mode.APPEND, OnError.FAIL), 0, PackedKeys((), {}), {})
+            case LoadMessage():
+                return self._load(message, header)
+            case PreparedMessage():
+                return self._prepared(message, header, len(data))
+
+    def _load(self, message: LoadMessage, header: Header) -> LoadRequest:
+        if len(message.sources) > _SOURCES_MAX:
+            raise InputError(f"a load from {len(message.sources)} sources: at most {_SOURCES_MAX} are taken")
+        options = _options(message.mode, message.on_error)
+        keys: dict[str, tuple[Mode, pa.Table]] = {}
+        tables: dict[str, pa.Table] = {}
+        for key, data in message.tables.items():
+            type = _type(key, self._schema)
+            rows = decode_shaped(data, self._sent[key], f"the rows of {key}")
+            keys[key] = options.mode, _keys(type, rows, len(message.sources))
+            tables[key] = _with_ids(type, rows)
+        rejected = _at_least_zero(message.rejected, "the number of rejected records")
+        return LoadRequest(header, options, rejected, PackedKeys(tuple(message.sources), keys), tables)
+
+    def _prepared(self, message: PreparedMessage, header: Header, size_bytes: int) -> PreparedRequest:
+        for key in (*message.tables, *message.judged_on):
+            _type(key, self._schema)
+        tables = {key: self._table_write(table, key) for key, table in message.tables.items()}
+        unjudged = (tables.keys() | message.read_strictly) - message.judged_on.keys()
+        if unjudged:
+            raise InputError(
+                f"the load touches {min(unjudged)[:80]!r}, but does not say on which version it was judged"
+            )
+        affected = Affected(
+            _at_least_zero(message.affected_nodes, "the number of nodes"),
+            _at_least_zero(message.affected_edges, "the number of edges"),
+        )
+        rejected = _at_least_zero(message.rejected, "the rejected records")
+        unfit = tuple(Violation(*_fields(body)) for body in message.unfit)
+        resolution = Resolution(tables, affected, frozenset(message.read_strictly), rejected, unfit)
+        return PreparedRequest(header, resolution, message.judged_on, size_bytes=size_bytes)
+
+    def _table_write(self, table: PreparedTable, table_key: str) -> TableWrite:
+        mode = _options(table.mode, OnError.FAIL).mode
+        replaced = decode_shaped(table.replaced, _REPLACED, f"the replaced rows of {table_key}")
+        if replaced.num_rows and (replaced[ID].null_count or replaced["_rowaddr"].null_count):
+            raise InputError(f"the replaced rows of {table_key} have nulls")
+        if table.rows is not None:
+            rows = decode_shaped(table.rows, self._stored[table_key], f"the rows of {table_key}")
+            return TableWrite(mode, rows, replaced)
+        return TableWrite(mode, _staged(table, table_key), replaced)
 
 
 def _header(head: Head, schema: Schema) -> Header:
@@ -185,20 +240,6 @@ def _mutation(message: MutationMessage, header: Header, size_bytes: int) -> Muta
     return MutationRequest(header, message.text, message.params, message.name, now, size_bytes)
 
 
-def _load(message: LoadMessage, header: Header, schema: Schema) -> LoadRequest:
-    if len(message.sources) > _SOURCES_MAX:
-        raise InputError(f"a load from {len(message.sources)} sources: at most {_SOURCES_MAX} are taken")
-    options = _options(message.mode, message.on_error)
-    types = {key: _type(key, schema) for key in message.tables}
-    arrived = {
-        key: decode_rows(data, _sent_schema(types[key]), f"the rows of {key}") for key, data in message.tables.items()
-    }
-    keys = {key: (options.mode, _keys(types[key], rows, len(message.sources))) for key, rows in arrived.items()}
-    tables = {key: _with_ids(types[key], rows) for key, rows in arrived.items()}
-    rejected = _at_least_zero(message.rejected, "the number of rejected records")
-    return LoadRequest(header, options, rejected, PackedKeys(tuple(message.sources), keys), tables)
-
-
 def _options(mode: str, on_error: str) -> LoadOptions:
     if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE) or on_error not in set(OnError):
         raise InputError(f"invalid mode {mode[:80]!r} or on_error {on_error[:80]!r} of a load")
@@ -213,15 +254,13 @@ def _keys(type: ElementType, rows: pa.Table, sources: int) -> pa.Table:
     """The key log of the rows, as `KeyLog.packed` has it; rows without an id are to get a new one."""
     if rows[RECORD].null_count or rows[SOURCE].null_count:
         raise InputError(f"rows of {type.table_key} that don't say where they come from")
-    if rows.num_rows and not 0 <= pc.min(rows[SOURCE]).as_py() <= pc.max(rows[SOURCE]).as_py() < sources:
+    numbers = rows[SOURCE].to_numpy()
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < sources):
         raise InputError(f"rows of {type.table_key} from a source that is not listed")
-    return pa.table(
-        {
-            "row": pa.array(np.arange(rows.num_rows, dtype=np.int64)),
-            "record": rows[RECORD],
-            "source": rows[SOURCE],
-            **{name: rows[column] for column, name in key_columns(type).items()},
-        }
+    named = key_columns(type)
+    columns = [pa.array(np.arange(rows.num_rows, dtype=np.int64)), rows[RECORD], rows[SOURCE]]
+    return pa.Table.from_arrays(
+        [*columns, *(rows[column] for column in named)], ["row", "record", "source", *named.values()]
     )
 
 
@@ -233,36 +272,8 @@ def _with_ids(type: ElementType, arrived: pa.Table) -> pa.Table:
     return pa.Table.from_batches([fill_ids(ConformedBatch(type, batch, arrived[RECORD].chunk(0))).rows])
 
 
-def _prepared(message: PreparedMessage, header: Header, schema: Schema, size_bytes: int) -> PreparedRequest:
-    tables = {key: _table_write(table, _type(key, schema), key) for key, table in message.tables.items()}
-    unjudged = (tables.keys() | message.read_strictly) - message.judged_on.keys()
-    if unjudged:
-        raise InputError(f"the load touches {min(unjudged)[:80]!r}, but does not say on which version it was judged")
-    affected = Affected(
-        _at_least_zero(message.affected_nodes, "the number of nodes"),
-        _at_least_zero(message.affected_edges, "the number of edges"),
-    )
-    resolution = Resolution(
-        tables, affected, frozenset(message.read_strictly), _at_least_zero(message.rejected, "the rejected records"),
-        tuple(Violation(*_fields(body)) for body in message.unfit),
-    )  # fmt: skip
-    for key in message.judged_on:
-        _type(key, schema)
-    return PreparedRequest(header, resolution, message.judged_on, size_bytes=size_bytes)
-
-
 def _fields(body: ViolationBody) -> tuple[Any, ...]:
     return tuple(getattr(body, name) for name in body.__struct_fields__)
-
-
-def _table_write(table: PreparedTable, type: ElementType, table_key: str) -> TableWrite:
-    mode = _options(table.mode, OnError.FAIL).mode
-    replaced = decode_rows(table.replaced, NOTHING_REPLACED.schema, f"the replaced rows of {table_key}")
-    if replaced.num_rows and (replaced[ID].null_count or replaced["_rowaddr"].null_count):
-        raise InputError(f"the replaced rows of {table_key} have nulls")
-    if table.rows is not None:
-        return TableWrite(mode, decode_rows(table.rows, type.arrow, f"the rows of {table_key}"), replaced)
-    return TableWrite(mode, _staged(table, table_key), replaced)
 
 
 def _staged(table: PreparedTable, table_key: str) -> StagedRows:

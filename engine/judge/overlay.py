@@ -30,16 +30,19 @@ class _PendingTable:
         self.type = type
         self.emptied = False  # by an overwrite: no pinned row is left
         self.gone: dict[str, int] = {}  # addresses of removed pinned rows, by id
-        self.places: dict[str, int] = {}  # positions of remaining pending rows, by id
-        self.writers: dict[str, str] = {}  # the commit id that wrote a pending row, by row id
+        self._places: dict[str, int] = {}  # positions of remaining pending rows, by id
+        self._writers: dict[str, str] = {}  # the commit id that wrote a pending row, by row id
+        self._unlisted: list[tuple[pa.ChunkedArray, str]] = []  # the last added ids, which are in neither of the two
         self._chunks: list[pa.Table] = []
         self._count = 0  # of all added rows
+        self._listed = 0  # of those that are listed, or were emptied away
         self.staged: StagedRows | None = None
 
     def take(self, write: TableWrite, writer: str) -> None:
         if write.mode is Mode.OVERWRITE:
             self.emptied = True
-            self.gone, self.places, self.writers = {}, {}, {}
+            self.gone, self._places, self._writers = {}, {}, {}
+            self._unlisted, self._listed = [], self._count
         for id, address in zip(*_columns(write.replaced, ID, ROWADDR), strict=True):
             if address < PENDING_ADDRESS:
                 self.gone[id] = address
@@ -48,17 +51,43 @@ class _PendingTable:
         if isinstance(write.rows, StagedRows):
             self.staged = write.rows
             return
-        ids = write.rows[ID].to_pylist()
-        self.places.update(zip(ids, range(self._count, self._count + len(ids)), strict=True))
-        self.writers.update(dict.fromkeys(ids, writer))
+        self._unlisted.append((write.rows[ID], writer))
         self._chunks.append(write.rows)
-        self._count += len(ids)
+        self._count += write.rows.num_rows
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The positions of the remaining rows, by id."""
+        self._list()
+        return self._places
+
+    @property
+    def writers(self) -> dict[str, str]:
+        """The commit id that wrote a row, by the row's id."""
+        self._list()
+        return self._writers
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether an added row remains."""
+        return any(len(ids) for ids, _ in self._unlisted) or bool(self._places)
+
+    def _list(self) -> None:
+        """List the ids that were added; in most rounds nobody asks for one, and this is most of their cost."""
+        for column, writer in self._unlisted:
+            ids = column.to_pylist()
+            self._places.update(zip(ids, range(self._listed, self._listed + len(ids)), strict=True))
+            self._writers.update(dict.fromkeys(ids, writer))
+            self._listed += len(ids)
+        self._unlisted = []
 
     def rows(self) -> pa.Table:
         """The remaining pending rows, in the order in which they were added."""
         if not self._chunks:
             return self.type.arrow.empty_table()
         self._chunks = [pa.concat_tables(self._chunks).combine_chunks()]
+        if self._listed == 0 and pc.count_distinct(self._chunks[0][ID]).as_py() == self._count:
+            return self._chunks[0]
         positions = np.fromiter(self.places.values(), np.int64, len(self.places))
         return self._chunks[0] if len(positions) == self._count else self._chunks[0].take(np.sort(positions))
 
@@ -84,12 +113,12 @@ class _PendingTable:
             return TableWrite(Mode.OVERWRITE, rows, NOTHING_REPLACED)
         if not self.gone:
             return TableWrite(Mode.APPEND, rows, NOTHING_REPLACED)
-        mode = Mode.MERGE if self.staged or self.places else Mode.DELETE
+        mode = Mode.MERGE if self.staged or self.has_rows else Mode.DELETE
         return TableWrite(mode, rows, gone)
 
     def is_void(self) -> bool:
         """Whether nothing is left to do: every added row was removed again."""
-        return not (self.emptied or self.gone or self.places or self.staged)
+        return not (self.emptied or self.gone or self.has_rows or self.staged)
 
 
 class Overlay:

@@ -215,9 +215,17 @@ def _check_finite(values: pa.Array, where: str, found: _Findings) -> None:
 
 def _check_ids(ids: pa.Array, where: str, found: _Findings) -> pa.Array:
     sizes = pc.binary_length(ids)
+    found_sizes = pc.min_max(sizes)
+    if _is_within(found_sizes["min"].as_py(), found_sizes["max"].as_py()):
+        return ids
     bad = mask_of(pc.or_(pc.equal(sizes, 0), pc.greater(sizes, ID_BYTES_MAX)))
     found.add(bad, lambda row: f"invalid value for {where}: {_at(ids, row)}; an id has 1 to {ID_BYTES_MAX} bytes")
     return ids
+
+
+def _is_within(least: int | None, most: int | None) -> bool:
+    """Whether all sizes of ids are allowed; there are none of null ids."""
+    return least is None or most is None or (least > 0 and most <= ID_BYTES_MAX)
 
 
 def _misfit(column: pa.Array | Sequence[Any], row: int, where: str, type: PropertyType) -> str:
