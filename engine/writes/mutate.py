@@ -35,12 +35,19 @@ from omniray.engine.query.statements import (
     BoundUpdate,
     Operator,
     Query,
+    Value,
 )
 from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import RawBatch, numbered, raw_from_dicts
 from omniray.engine.rows.row_validation import conform
 from omniray.engine.schema.types import DST, ID, SRC, ElementType, NodeType, Schema
 from omniray.engine.writes.terms import WriteTerms
+
+STATEMENTS_MAX = 1_000
+SET_BYTES_MAX = 256 << 20
+"""What the values that one mutation sets may take; one that an update sets counts once for each row that it meets."""
+
+_SCALAR_BYTES = 8
 
 _COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,
@@ -88,6 +95,11 @@ class MutationIntent:
     ) -> MutationIntent:
         """Parse, check and bind; every fault of a query is found here, before any I/O."""
         query = _choose(_parsed(text), name)
+        if len(query.statements) > STATEMENTS_MAX:
+            raise QueryError(
+                f"query {query.name} has {len(query.statements)} statements: at most {STATEMENTS_MAX} are taken; split "
+                "it, or load the rows"
+            )
         check_query(query, schema)
         bound = bind(query, params, schema, now)
         payload_hash = "" if terms.txn_id is None else mutation_hash(text, query, params)
@@ -121,9 +133,11 @@ class _Construction:
     def __init__(self, state: State) -> None:
         self._state = state
         self._pending: dict[str, tuple[ElementType, pa.Table]] = {}
+        self._bytes = 0
         self.read: set[str] = set()
 
     def insert(self, statement: BoundInsert, number: int, minted: str | None) -> None:
+        self._take_room(sum(map(_size_of, statement.values.values())), number)
         values = {**statement.values, ID: minted} if minted is not None else statement.values
         self._put(raw_from_dicts(statement.type, [values]), number)
 
@@ -133,6 +147,7 @@ class _Construction:
         rows = self.scan_with_pending(type, statement.predicate)
         if rows.num_rows == 0:
             return
+        self._take_room(rows.num_rows * sum(map(_size_of, statement.values.values())), number)
         columns = {name: rows[name].combine_chunks() for name in type.arrow.names}
         for name, value in statement.values.items():
             columns[name] = pa.repeat(pa.scalar(value, type.arrow.field(name).type), rows.num_rows)
@@ -150,6 +165,16 @@ class _Construction:
             return committed
         hidden = pc.is_in(committed[ID], value_set=pending[1][ID].combine_chunks())
         return pa.concat_tables([committed.filter(pc.invert(hidden)), pending[1].filter(where)])
+
+    def _take_room(self, size: int, number: int) -> None:
+        """Refuse a statement whose values are too large for the rows that it meets, before they are made."""
+        self._bytes += size
+        if self._bytes > SET_BYTES_MAX:
+            raise QueryError(
+                f"statement {number} would bring the values that this mutation sets to {self._bytes} bytes: at most "
+                f"{SET_BYTES_MAX} are taken; narrow its 'where', split the query, or load the rows",
+                statement=number,
+            )
 
     def _put(self, raw: RawBatch, number: int) -> None:
         batch, rejections = conform(raw)
@@ -233,6 +258,17 @@ def _choose(queries: tuple[Query, ...], name: str | None) -> Query:
     if found is None:
         raise NotFound(f"no query {name!r} in the text; it has {names}", name=name)
     return found
+
+
+def _size_of(value: Value) -> int:
+    """The size of a value in memory, about."""
+    match value:
+        case str() | bytes():
+            return len(value)
+        case list():
+            return sum(map(_size_of, value))
+        case _:
+            return _SCALAR_BYTES
 
 
 def _keyed(type: ElementType) -> bool:

@@ -21,7 +21,7 @@ from omniray import (
 )
 from omniray.engine.base.errors import PayloadMismatch, QueryError
 from omniray.engine.base.principal import Author
-from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.mutate import STATEMENTS_MAX, MutationIntent
 from omniray.engine.writes.terms import WriteTerms
 
 SCHEMA = """
@@ -198,3 +198,20 @@ def test_the_same_id_again_applies_nothing_and_returns_the_first_outcome(graph: 
     with pytest.raises(PayloadMismatch, match="committed with other data"):
         graph.mutate(add, {"text": "other"}, txn_id="01J0000000000000000000000A")
     assert graph.snapshot().count("Note") == 1
+
+
+def test_a_large_value_for_many_rows_is_refused_before_the_rows_are_made(graph: Graph) -> None:
+    """An update sets its value in every row that it meets: 2 MiB become gigabytes."""
+    graph.load([{"text": f"note {n}"} for n in range(200)], type="Note")
+    query = 'query all($text: String) { update Note set { text: $text } where text != "" }'
+    before = graph.snapshot().versions
+    with pytest.raises(QueryError, match="narrow its 'where'"):
+        graph.mutate(query, {"text": "x" * (2 << 20)})
+    assert graph.snapshot().versions == before
+    assert graph.mutate(query, {"text": "x" * (1 << 10)}).affected_nodes == 200
+
+
+def test_a_query_of_too_many_statements_is_refused(graph: Graph) -> None:
+    inserts = '  insert Note { text: "one" }\n' * (STATEMENTS_MAX + 1)
+    with pytest.raises(QueryError, match="load the rows"):
+        graph.mutate(f"query many() {{\n{inserts}}}")
