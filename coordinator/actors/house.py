@@ -44,6 +44,7 @@ class CoordinatorHouse:
             calls.RECOVER: lambda _: self._of.reconciler.recover(),
             calls.OUTCOME: self._outcome,
             calls.ABANDON: self._abandon,
+            calls.HOLD: self._hold,
             calls.SWEEP: self._sweep,
             calls.REPAIR: self._repair,
             calls.DOWN: lambda _: self.down(),
@@ -143,6 +144,10 @@ class CoordinatorHouse:
     def _abandon(self, asked: msgspec.Struct) -> None:
         assert isinstance(asked, OfWrite)
         self._of.publisher.abandon(checked_txn_id(asked.txn_id))
+
+    def _hold(self, asked: msgspec.Struct) -> None:
+        assert isinstance(asked, OfWrite)
+        self._of.publisher.hold(asked.txn_id)
 
     def down(self) -> None:
         """Drain, hand the line back, and end all actors, this one a moment later: its answer is on the way."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from omniray.coordinator.actors.executor import StepExecutor, ThreadedExecutor
 from omniray.coordinator.actors.gauges import Gauges
@@ -66,7 +67,8 @@ log = logging.getLogger("omniray")
 
 GATHER_SHARE = 0.25
 GATHER_S_MIN, GATHER_S_MAX = 0.004, 0.1
-STANDSTILL_S = 60.0
+STANDSTILL_LOOK_S = 5.0
+STANDSTILL_LOOKS_MAX = 12
 HELD_LOOK_S = 0.005
 
 
@@ -79,6 +81,15 @@ class _Waiting:
 
     def __post_init__(self) -> None:
         self.answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel its write
+
+
+@dataclass(slots=True)
+class _Standstill:
+    """The prepared load whose tables are reserved, and whether its client was heard from since the last look."""
+
+    commit_id: str
+    looks: int = 0
+    heard: bool = False
 
 
 class Publisher:
@@ -105,7 +116,8 @@ class Publisher:
         self.steps = RoundSteps(branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner)
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[int, Round] = {}
-        self._standing_still: set[str] = set()
+        self._standstill: _Standstill | None = None
+        self._is_resting = False
 
     # From outside
 
@@ -129,6 +141,12 @@ class Publisher:
             waiting = self._waiting[remark.remark_id] = _Waiting(remark)
             self._dispatch(Submitted(Ticket(remark.remark_id, "", 0, 0, tables=frozenset())))
             return waiting.answer
+
+    def hold(self, commit_id: str) -> None:
+        """The client of a prepared load that others wait for is still judging it."""
+        with self._lock:
+            if self._standstill is not None and self._standstill.commit_id == commit_id:
+                self._standstill.heard = True
 
     def abandon(self, commit_id: str) -> None:
         """The caller of a write has stopped waiting: drop the write if it is not in a round yet."""
@@ -278,18 +296,45 @@ class Publisher:
             self._answer(remark.remark_id, WriteAnswer(WriteResult(None, 0, 0)))
 
     def _let_stand_still(self, commit_id: str) -> None:
-        """A prepared load was overtaken: reserve its tables while it is judged again, or it might never land."""
+        """A prepared load was overtaken: reserve its tables while it is judged again, or it might never land.
+
+        For one load at a time, as long as its client is heard from, and no longer than it is left alone afterwards: so
+        half of the time is everybody's, whatever clients do.
+        """
         request = self._waiting[commit_id].what
-        if isinstance(request, PreparedRequest) and commit_id not in self._standing_still:
-            self._standing_still.add(commit_id)
+        if not isinstance(request, PreparedRequest):
+            return
+        if self._standstill is None and not self._is_resting:
+            self._standstill = _Standstill(commit_id)
             self._dispatch(Reserved(commit_id, frozenset(request.judged_on)))
-            self._later(STANDSTILL_S, Unreserved(commit_id))
+            self._executor.later(STANDSTILL_LOOK_S, partial(self._look_at, self._standstill))
+        else:
+            self.hold(commit_id)
+
+    def _look_at(self, standstill: _Standstill) -> None:
+        with self._lock:
+            if self._standstill is not standstill:
+                return
+            standstill.looks += 1
+            if standstill.heard and standstill.looks < STANDSTILL_LOOKS_MAX:
+                standstill.heard = False
+                self._executor.later(STANDSTILL_LOOK_S, partial(self._look_at, standstill))
+            else:
+                self._end_standstill(standstill)
+
+    def _end_standstill(self, standstill: _Standstill) -> None:
+        self._standstill, self._is_resting = None, True
+        self._dispatch(Unreserved(standstill.commit_id))
+        self._executor.later((standstill.looks + 1) * STANDSTILL_LOOK_S, self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
 
     def _answer(self, intent_id: str, answer: WriteAnswer | OmnirayError) -> None:
         future = self._waiting.pop(intent_id).answer
-        if intent_id in self._standing_still and not isinstance(answer, Moved):
-            self._standing_still.discard(intent_id)
-            self._dispatch(Unreserved(intent_id))
+        standstill = self._standstill
+        if standstill is not None and standstill.commit_id == intent_id and not isinstance(answer, Moved):
+            self._end_standstill(standstill)
         if isinstance(answer, OmnirayError):
             self.gauges.refused(answer.kind)
             future.set_exception(answer)

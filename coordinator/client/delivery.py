@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.wire import Wire
-from omniray.coordinator.door.calls import ABANDON, NEWEST, OfWrite
+from omniray.coordinator.door.calls import ABANDON, HOLD, NEWEST, OfWrite
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
     Fenced,
@@ -35,6 +37,7 @@ log = logging.getLogger("omniray")
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 ABANDON_TIMEOUT_S = 1.0
+HOLD_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,24 @@ class Delivery:
             request = sent_again(request)
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    @contextlib.contextmanager
+    def holding(self, commit_id: str) -> Iterator[None]:
+        """Tell the coordinator again and again that a prepared load is being judged, for which others may wait."""
+        done = threading.Event()
+
+        def hold() -> None:
+            while not done.wait(HOLD_EVERY_S):
+                with contextlib.suppress(OmnirayError):
+                    self._link.wire.call(HOLD, ABANDON_TIMEOUT_S, OfWrite(commit_id))
+
+        thread = threading.Thread(target=hold, name="omniray-hold", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _begun(self, request: Request, deadline: float) -> Request:
         """The request with the newest number of the line that is known here, which must not be an old one."""

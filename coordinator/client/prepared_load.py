@@ -21,7 +21,8 @@ def send_prepared(
 ) -> Answered:
     """Judge the load and send its judgement, until no table has moved in between."""
     for judgement in range(JUDGEMENTS_MAX):
-        resolution, judged_on = _judged(intent, graph, stager)
+        with delivery.holding(intent.commit_id) if judgement else contextlib.nullcontext():
+            resolution, judged_on = _judged(intent, graph, stager)
         header = Header(
             intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
             graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable,

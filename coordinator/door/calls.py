@@ -69,12 +69,13 @@ FLUSH = Call("flush", Nothing, None)
 RECOVER = Call("recover", Nothing, RecoveryReport)
 OUTCOME = Call("outcome", OfWrite, Outcome)
 ABANDON = Call("abandon", OfWrite, None)
+HOLD = Call("hold", OfWrite, None)
 SWEEP = Call("sweep", SweepTerms, SweepReport)
 REPAIR = Call("repair", RepairTerms, RepairReport)
 DOWN = Call("down", Nothing, None)
 
 CALLS: Mapping[str, Call] = {
-    call.name: call for call in (NEWEST, STATUS, FLUSH, RECOVER, OUTCOME, ABANDON, SWEEP, REPAIR, DOWN)
+    call.name: call for call in (NEWEST, STATUS, FLUSH, RECOVER, OUTCOME, ABANDON, HOLD, SWEEP, REPAIR, DOWN)
 }
 
 
