@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 from omniray.coordinator.door.messages import AnswerMessage, ErrorMessage, ViolationBody, decode_answer, encode
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import OmnirayError, rebuilt
+from omniray.engine.base.errors import OmnirayError, error_of_kind
 from omniray.engine.judge.resolution import WriteResult
 from omniray.engine.judge.verdict import Violation
 
@@ -33,19 +32,9 @@ def decode_reply(data: bytes) -> WriteAnswer | OmnirayError:
     """The answer, or the error to raise; an error of a kind that only a later omniray has is an `OmnirayError`."""
     message = decode_answer(data)
     if isinstance(message, ErrorMessage):
-        return rebuilt(_CLASSES.get(message.kind, OmnirayError), message.text, message.facts)
+        return error_of_kind(message.kind, message.text, message.facts)
     result = WriteResult(
         message.commit_id, message.affected_nodes, message.affected_edges, message.rejected, message.versions,
         message.repeated,
     )  # fmt: skip
     return WriteAnswer(result, tuple(Violation(*(getattr(v, f) for f in v.__struct_fields__)) for v in message.unfit))
-
-
-def _all_classes(base: type[OmnirayError]) -> Iterator[type[OmnirayError]]:
-    for one in base.__subclasses__():
-        yield from _all_classes(one)
-        yield one
-
-
-_CLASSES = {one.kind: one for one in _all_classes(OmnirayError) if one.__module__ == OmnirayError.__module__}
-"""By kind; the kind of each class of `errors` is its own, which a test walks."""

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.coordinator.door.arrow_stream import decode_rows, encode_rows
 from omniray.coordinator.door.messages import (
     Head,
     LoadMessage,
@@ -32,11 +31,12 @@ from omniray.engine.base.ulids import is_ulid
 from omniray.engine.judge.keylog import PackedKeys, key_columns
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.judge.verdict import Violation
+from omniray.engine.rows.arrow_stream import decode_rows, encode_rows
 from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import ConformedBatch
 from omniray.engine.rows.row_ids import fill_ids
 from omniray.engine.schema.types import ID, ElementType, Schema
-from omniray.engine.tables.fragment_text import fragment_text, read_fragment
+from omniray.engine.tables.fragment_text import fragment_text, read_staged
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.write_requests import Header, LoadRequest, MutationRequest, PreparedRequest, Request
@@ -262,17 +262,5 @@ def _table_write(table: PreparedTable, type: ElementType, table_key: str) -> Tab
         raise InputError(f"the replaced rows of {table_key} have nulls")
     if table.rows is not None:
         return TableWrite(mode, decode_rows(table.rows, type.arrow, f"the rows of {table_key}"), replaced)
-    return TableWrite(mode, _staged(table, table_key), replaced)
-
-
-def _staged(table: PreparedTable, table_key: str) -> StagedRows:
-    """The staged files of a table, each named by its bare name and with nothing in it but new rows."""
-    try:
-        fragments = tuple(map(read_fragment, table.fragments))
-    except ValueError as error:
-        raise InputError(f"a staged fragment of {table_key}: {error}") from error
-    counted = sum(fragment.physical_rows for fragment in fragments)
-    if counted != table.staged_rows:
-        raise InputError(f"the files of {table_key} hold {counted} rows, and {table.staged_rows} are claimed")
-    since_us = _at_least_zero(table.staged_since_us, "the time of staging")
-    return StagedRows(fragments, table.staged_rows, since_us)
+    staged = read_staged(table.fragments, table.staged_rows, table.staged_since_us, table_key)
+    return TableWrite(mode, staged, replaced)

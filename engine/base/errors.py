@@ -40,6 +40,8 @@ An error without figures has those of its parent. A handler decides by class, `k
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 Retry = Literal["safe", "after_refresh", "never", "unknown"]
@@ -71,9 +73,26 @@ class OmnirayError(Exception):
 
 def rebuilt(cls: type[OmnirayError], message: str, facts: dict[str, Any]) -> OmnirayError:
     """Rebuild an error that another process sent, without the constructor of its class."""
-    error = cls.__new__(cls)
-    OmnirayError.__init__(error, message, **facts)
+    error = cls.__new__(cls, message)
+    error.message, error.facts = message, facts  # not by the constructor: a fact may be called `message`
     return error
+
+
+def error_of_kind(kind: str, message: str, facts: dict[str, Any]) -> OmnirayError:
+    """Rebuild an error that was sent by its kind; one of a kind that is not known here is an `OmnirayError`."""
+    return rebuilt(_by_kind().get(kind, OmnirayError), message, facts)
+
+
+@functools.cache
+def _by_kind() -> dict[str, type[OmnirayError]]:
+    """The classes of this module by their kinds, each of which has one of its own."""
+    return {one.kind: one for one in _all_classes(OmnirayError) if one.__module__ == __name__}
+
+
+def _all_classes(base: type[OmnirayError]) -> Iterator[type[OmnirayError]]:
+    for one in base.__subclasses__():
+        yield from _all_classes(one)
+        yield one
 
 
 class InputError(OmnirayError):

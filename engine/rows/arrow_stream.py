@@ -1,4 +1,4 @@
-"""Rows on the wire: one Arrow IPC stream of at most one batch, read without believing its sender.
+"""Rows in a message: one Arrow IPC stream of at most one batch, read without believing its sender.
 
 What a stream claims is checked before it costs anything: its schema is compared before a batch is read, and a
 compressed batch is refused, because its decoded size is only a claim. So the rows are never larger than the message.
@@ -7,11 +7,14 @@ compressed batch is refused, because its decoded size is only a claim. So the ro
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from omniray.engine.base.errors import InputError
 
+PIECE_BYTES_MAX = 64 << 20
+_ALIGNMENT = 16
 _HEADER_SLOT = 2  # of an Arrow `Message`
 _COMPRESSION_SLOT = 3  # of an Arrow `RecordBatch`
 
@@ -26,8 +29,44 @@ def encode_rows(table: pa.Table) -> bytes:
     return encoded
 
 
+def encode_pieces(table: pa.Table) -> list[bytes]:
+    """The rows of a table of any size, in several streams: one batch can't hold more than 2 GiB of text."""
+    return [encode_rows(piece) for piece in _pieces(table)]
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    if table.num_rows <= 1 or table.nbytes <= PIECE_BYTES_MAX:
+        yield table
+        return
+    half = table.num_rows // 2
+    yield from _pieces(table.slice(0, half))
+    yield from _pieces(table.slice(half))
+
+
+def decode_pieces(pieces: Sequence[memoryview | bytes], schema: pa.Schema, what: str) -> pa.Table:
+    """The rows of several streams, as one table."""
+    tables = [decode_rows(piece, schema, what) for piece in pieces]
+    return tables[0] if len(tables) == 1 else pa.concat_tables([schema.empty_table(), *tables])
+
+
+def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly this schema: which of its fields may be null differs by what made it."""
+    if table.schema.equals(schema):
+        return table
+    if table.schema.names == schema.names and table.schema.types == schema.types:
+        return pa.Table.from_arrays(table.columns, schema=schema)
+    return table.cast(schema)
+
+
+def refuse_nulls(rows: pa.Table, what: str) -> None:
+    """Raise `InputError` if a column has nulls that its schema does not allow."""
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise InputError(f"{what}: column {field.name!r} has nulls")
+
+
 def decode_rows(data: memoryview | bytes, schema: pa.Schema, what: str) -> pa.Table:
-    """The rows of a stream that has exactly this schema; they refer to `data`. `what` names them in an error."""
+    """The rows of a stream that has exactly this schema; they may refer to `data`. `what` names them in an error."""
     try:
         return _decoded(data, schema, what)
     except (pa.ArrowException, StopIteration, struct.error, ValueError, OSError, EOFError) as error:
@@ -36,8 +75,11 @@ def decode_rows(data: memoryview | bytes, schema: pa.Schema, what: str) -> pa.Ta
 
 
 def _decoded(data: memoryview | bytes, schema: pa.Schema, what: str) -> pa.Table:
-    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
-    given = pa.ipc.read_schema(messages.read_next_message())
+    messages = pa.ipc.MessageReader.open_stream(_aligned(data))
+    first = messages.read_next_message()
+    if first.type != "schema":  # PyArrow would read it as one all the same, and end the process
+        raise InputError(f"{what}: expected an Arrow stream: it begins with a message of type {first.type}")
+    given = pa.ipc.read_schema(first)
     if not given.equals(schema):
         raise InputError(f"{what}: expected the columns {_shown(schema)}, got {_shown(given)}")
     batches: list[pa.RecordBatch] = []
@@ -50,6 +92,12 @@ def _decoded(data: memoryview | bytes, schema: pa.Schema, what: str) -> pa.Table
         batch.validate(full=True)
         batches.append(batch)
     return pa.Table.from_batches(batches, schema)
+
+
+def _aligned(data: memoryview | bytes) -> pa.Buffer:
+    """The data where Lance can read them: it panics at a number that does not lie at a multiple of its size."""
+    buffer = pa.py_buffer(data)
+    return buffer if buffer.address % _ALIGNMENT == 0 else pa.py_buffer(bytes(data))
 
 
 def _rest(messages: pa.ipc.MessageReader) -> list[pa.ipc.Message]:
