@@ -237,8 +237,9 @@ class Client:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
             since_us = intent.announce(one.table_key for one in concerned)
             parts = staged_parts(
-                absolute(uri), storage_options, self.graph_id, files, options, since_us, type=type, format=format
-            )
+                self.schema, absolute(uri), storage_options, self.graph_id, files, options, since_us,
+                type=type, format=format,
+            )  # fmt: skip
             for part in parts:
                 intent.take_part(part)
         except BaseException:
