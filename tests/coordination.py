@@ -16,12 +16,24 @@ import pyarrow.compute as pc
 from omniray.coordinator.actors.publisher import Publisher
 from omniray.coordinator.actors.steps import Queues
 from omniray.coordinator.actors.table_queues import TableQueues
+from omniray.coordinator.door.questions import Question
+from omniray.coordinator.door.queue_answers import decode_found, decode_staged, encode_found, encode_staged
+from omniray.coordinator.door.queue_requests import (
+    decode_drop,
+    decode_read,
+    decode_stage,
+    encode_drop,
+    encode_read,
+    encode_stage,
+)
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base.errors import OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.commit.staging import Base, Staged, TableStage
+from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR, State
 from omniray.engine.judge.resolution import Affected, Resolution
 from omniray.engine.line.commit_log import CommitLog
@@ -121,6 +133,31 @@ class Sender:
         return Plug(Header(new_ulid(), "Mutation", Author(), {}, "", self.schema_hash))
 
 
+class ByMessages:
+    """Table queues as a publisher reaches them in other processes: by messages."""
+
+    def __init__(self, queues: TableQueues) -> None:
+        self._queues = queues
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[pa.Table]:
+        asked = decode_read(encode_read(base, questions), self._queues.schema)
+        found = decode_found(encode_found(asked[1], self._queues.read(*asked)), questions)
+        assert not isinstance(found, OmnirayError)
+        return found
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
+        asked = decode_stage(encode_stage(base, stages), self._queues.schema)
+        staged = decode_staged(encode_staged(self._queues.stage(*asked)), base, stages)
+        assert not isinstance(staged, OmnirayError)
+        return staged
+
+    def drop(self, table_keys: Sequence[str]) -> None:
+        self._queues.drop(decode_drop(encode_drop(table_keys), self._queues.schema))
+
+    def close(self) -> None:
+        self._queues.close()
+
+
 class Service(Sender):
     """Everything that a publisher needs, in one process."""
 
@@ -128,7 +165,7 @@ class Service(Sender):
         self,
         store: ObjectStore,
         *,
-        wrap_queues: Callable[[TableQueues], Queues] = lambda queues: queues,
+        wrap_queues: Callable[[Queues], Queues] = lambda queues: queues,
         wrap_log: Callable[[CommitLog], CommitLog] = lambda log: log,
         limits: Limits | None = None,
     ) -> None:
@@ -140,7 +177,7 @@ class Service(Sender):
         self.owner = str(Incarnation.new("nowhere"))
         take_over(self.tip, self.owner)
         self.finaliser = Finaliser(self.branch)
-        self.queues = wrap_queues(TableQueues(opened(store)))
+        self.queues = wrap_queues(ByMessages(TableQueues(opened(store))))
         self.publisher = Publisher(
             self.branch, self.tip, self.queues, self.finaliser.notice, owner=self.owner, limits=limits
         )
@@ -219,9 +256,9 @@ class Held:
         self.asked += 1
         return self._tables[table_key].select([*columns, ROWADDR]).to_reader(max_chunksize=2)
 
-    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
         self.asked += 1
-        return self._tables[table_key].filter(where).select(columns)
+        return self._tables[table_key].filter(where.expression).select(columns)
 
 
 def _addressed(rows: pa.Table) -> pa.Table:

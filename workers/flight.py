@@ -23,15 +23,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from omniray.workers.flight_client import (
-    BATCH_BYTES_MAX,
-    HELLO,
-    Answer,
-    Stream,
-    bearer,
-    packed_credit,
-    unpacked_count,
-)
+from omniray.engine.base.errors import InputError
+from omniray.workers.flight_client import BATCH_BYTES_MAX, HELLO, bearer
+from omniray.workers.flight_messages import Answer, Credit, Stream, decode_end, decode_stream, encode_from_server
 
 log = logging.getLogger("omniray")
 
@@ -72,7 +66,7 @@ class StagingServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Stage one stream and answer with its part."""
-        stream = Stream.unpacked(descriptor.command)
+        stream = decode_stream(descriptor.command)
         if stream.run != self._run:
             raise flight.FlightServerError(f"this server is of run {self._run}, and {stream} of {stream.run}")
         begun = time.monotonic()
@@ -81,7 +75,7 @@ class StagingServer(flight.FlightServerBase):  # type: ignore[misc]
             answer = self._stage(stream, iter(arriving))
             if answer.rows is not None and not arriving.whole:
                 raise flight.FlightServerError(f"{stream} was left after {arriving.rows} rows, before its end")
-            writer.write(pa.py_buffer(answer.packed()))
+            _say(writer, answer)
             arriving.drain()
         log.info(
             "event=staged_stream run=%s type=%s partition=%d attempt=%d rows=%d ms=%d",
@@ -92,7 +86,7 @@ class StagingServer(flight.FlightServerBase):  # type: ignore[misc]
     @contextlib.contextmanager
     def _turn(self, writer: Any) -> Iterator[None]:
         while not self._turns.acquire(timeout=self._limits.heartbeat_s):
-            writer.write(pa.py_buffer(packed_credit(0)))  # fails if the sender is gone
+            _say(writer, Credit(0))  # fails if the sender is gone
         try:
             yield
         finally:
@@ -131,21 +125,29 @@ class _Arriving:
         except StopIteration:  # a killed sender looks the same
             raise flight.FlightServerError(f"{self._stream} ended before it said how many rows it has") from None
         if chunk.data is None:
-            self._end(unpacked_count(chunk.app_metadata.to_pybytes()))
+            self._end(chunk.app_metadata.to_pybytes())
             return None
         if chunk.data.num_rows > 1 and chunk.data.nbytes > _BYTES_REFUSED:
             raise flight.FlightServerError(f"{self._stream} sent a batch of {chunk.data.nbytes} bytes")
         self._credit -= 1
         return chunk.data
 
-    def _end(self, sent: int) -> None:
+    def _end(self, data: bytes) -> None:
+        try:
+            sent = decode_end(data)
+        except InputError as error:  # raised as it is, it would count as an error of the rows
+            raise flight.FlightServerError(f"{self._stream} has no end that can be read: {error}") from error
         if sent != self.rows:
             raise flight.FlightServerError(f"{self._stream} sent {sent} rows, and {self.rows} arrived")
         self.whole = True
 
     def _grant(self, batches: int) -> None:
         self._credit += batches
-        self._writer.write(pa.py_buffer(packed_credit(batches)))
+        _say(self._writer, Credit(batches))
+
+
+def _say(writer: Any, message: Credit | Answer) -> None:
+    writer.write(pa.py_buffer(encode_from_server(message)))
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]

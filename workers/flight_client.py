@@ -1,9 +1,9 @@
 """The sending end of a handoff: sends rows to a staging server on another host.
 
-It imports Arrow Flight and the tree of errors only: it runs on hosts without Ray, Lance or credentials of the store.
-One stream carries the rows of one try of one partition. The server says how many batches it will take (credit), and
-grants one more for each batch that it has processed. The last message is the number of rows sent, without which a dead
-sender would look like one that has finished; the answer is the part that was staged.
+It imports Arrow Flight, the tree of errors and the messages only: it runs on hosts without Ray, Lance or credentials of
+the store. One stream carries the rows of one try of one partition. The server says how many batches it will take
+(credit), and grants one more for each batch that it has processed. The last message is the number of rows sent, without
+which a dead sender would look like one that has finished; the answer is the part that was staged.
 
 Flight's own back-pressure is the size of the transport's buffers, which follows the network, and it gives no sign of
 life meanwhile. Credit is a bound that the server chooses over all its streams: a stream that waits for its turn has no
@@ -14,50 +14,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from omniray.engine.base.errors import StorageError, Unreachable
+from omniray.engine.base.errors import InputError, StorageError, Unreachable
+from omniray.workers.flight_messages import Answer, Stream, decode_from_server, encode_end, encode_stream
 
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 8 << 20
 CONNECT_TIMEOUT_S = 10.0
 HELLO = "hello"
 
-_INTEGER_BYTES = 8
-_NO_ROWS = (1 << 8 * _INTEGER_BYTES) - 1
-_CREDIT, _ANSWER = b"+", b"="
 # A host that vanishes closes no connection. While rows are sent, the second option detects it, which is a timeout of
 # the socket too; while a stream waits, a ping does. A server takes more than one ping in five minutes for an attack.
 _PINGS = (("grpc.keepalive_time_ms", 330_000), ("grpc.keepalive_timeout_ms", 20_000))
 _ADDED_BY_FLIGHT = re.compile(r"\. Detail: |\. gRPC client debug context: |\n")
 _FAILURES = (flight.FlightError, pa.ArrowException, OSError)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """One try of one partition of a run, and the type of its rows."""
-
-    run: str
-    type_name: str
-    partition: int
-    attempt: int
-
-    def __str__(self) -> str:
-        return f"{self.type_name} partition {self.partition} (task {self.attempt})"
-
-    def packed(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def unpacked(cls, data: bytes) -> Stream:
-        return cls(**json.loads(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +58,6 @@ class Route:
         return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", bearer(self.token))])
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a stream: a packed part and its row count, or a packed error of the rows (`rows` is None)."""
-
-    rows: int | None
-    part: bytes
-
-    def packed(self) -> bytes:
-        return _ANSWER + packed_count(_NO_ROWS if self.rows is None else self.rows) + self.part
-
-    @classmethod
-    def unpacked(cls, data: bytes) -> Answer:
-        head = len(_ANSWER) + _INTEGER_BYTES
-        rows = unpacked_count(data[len(_ANSWER) : head])
-        return cls(None if rows == _NO_ROWS else rows, data[head:])
-
-
 def _turned(locations: Sequence[str], by: int) -> Sequence[str]:
     first = by % len(locations)
     return [*locations[first:], *locations[:first]]
@@ -106,18 +66,6 @@ def _turned(locations: Sequence[str], by: int) -> Sequence[str]:
 def bearer(token: str) -> bytes:
     """The header that carries a token."""
     return b"Bearer " + token.encode()
-
-
-def packed_count(number: int) -> bytes:
-    return number.to_bytes(_INTEGER_BYTES, "little")
-
-
-def unpacked_count(data: bytes) -> int:
-    return int.from_bytes(data, "little")
-
-
-def packed_credit(batches: int) -> bytes:
-    return _CREDIT + packed_count(batches)
 
 
 def hand_over(
@@ -210,7 +158,7 @@ class _Sending:
         self._stream, self._location = stream, location
         self._credit = self._rows = 0
         self._answer: Answer | None = None
-        descriptor = flight.FlightDescriptor.for_command(stream.packed())
+        descriptor = flight.FlightDescriptor.for_command(encode_stream(stream))
         with self._calling():
             self._writer, self._reader = client.do_put(descriptor, schema, route.options(route.timeout_s))
 
@@ -230,7 +178,7 @@ class _Sending:
         """Send the row count, and wait for the answer."""
         with self._calling():
             if self._answer is None:
-                self._writer.write_metadata(packed_count(self._rows))
+                self._writer.write_metadata(encode_end(self._rows))
             self._writer.done_writing()
             while self._answer is None:
                 self._listen()
@@ -247,11 +195,11 @@ class _Sending:
         if message is None:
             self._writer.close()  # raises the server's error
             raise flight.FlightServerError("it ended without an answer")
-        data = message.to_pybytes()
-        if data.startswith(_ANSWER):
-            self._answer = Answer.unpacked(data)
+        said = decode_from_server(message.to_pybytes())
+        if isinstance(said, Answer):
+            self._answer = said
         else:
-            self._credit += unpacked_count(data[len(_CREDIT) :])
+            self._credit += said.batches
 
     def _checked(self, answer: Answer) -> Answer:
         if answer.rows not in (self._rows, None):
@@ -266,7 +214,7 @@ class _Sending:
     def _calling(self) -> Iterator[None]:
         try:
             yield
-        except _FAILURES as error:
+        except (*_FAILURES, InputError) as error:  # `InputError`: what the server says can't be read
             raise StorageError(
                 f"the handoff of {self._stream} to the staging server at {self._location} broke off, and nothing of it "
                 f"counts: {first_line(error)}",

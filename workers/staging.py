@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.schema.types import Schema
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part import Part
+from omniray.engine.writes.part_message import decode_part, encode_part
 from omniray.workers.kept_graphs import kept_open
 
 TRIES_MAX = 4
@@ -21,6 +23,7 @@ Staged = TypeVar("Staged")
 
 
 def staged_parts(
+    schema: Schema,
     uri: str,
     storage_options: Mapping[str, str] | None,
     graph_id: str,
@@ -37,7 +40,8 @@ def staged_parts(
     at_once = 1 + int(ray.cluster_resources().get("CPU", 1))
     graph = (uri, storage_options, graph_id)
     each = [(graph, source, options, since_us, type, format) for source in sources]
-    for part in staged_by_tasks(_stage, each, at_once=at_once):
+    for message in staged_by_tasks(_stage, each, at_once=at_once):
+        part = decode_part(message, schema)
         if isinstance(part, OmnirayError):
             raise part
         yield part
@@ -75,9 +79,9 @@ def _stage(
     since_us: int,
     type: str | None,
     format: str | None,
-) -> Part | OmnirayError:
+) -> bytes:
     """Runs in the worker; omniray's errors are returned, so that they keep their type."""
     try:
-        return kept_open(*graph).stage_part(source, options, since_us, type=type, format=format)
+        return encode_part(kept_open(*graph).stage_part(source, options, since_us, type=type, format=format))
     except OmnirayError as error:
-        return error
+        return encode_part(error)

@@ -115,7 +115,7 @@ class RoundSteps:
         }
         answered = {**repeated, **stale, **self._withdrawn(others, work)}
         fresh = [r for r in requests if r.header.commit_id not in answered]
-        state = RoundState(self._base(base), self._queues)
+        state = RoundState(self._base(base), self._queues, self._schema)
         try:
             fresh, unfit = self._looked_up(state, fresh)
         except TableDrift as drift:
@@ -142,7 +142,7 @@ class RoundSteps:
     ) -> tuple[list[Request], dict[str, WriteAnswer | OmnirayError]]:
         """Look up the ids that judging the requests needs; a request whose look-up hits a bug is refused alone."""
         try:
-            state.look_up(requests, self._schema)
+            state.look_up(requests)
         except OmnirayError:
             raise
         except Exception:
@@ -152,7 +152,7 @@ class RoundSteps:
         unfit: dict[str, WriteAnswer | OmnirayError] = {}
         for request in requests:
             try:
-                state.look_up([request], self._schema)
+                state.look_up([request])
             except OmnirayError:
                 raise
             except Exception as error:

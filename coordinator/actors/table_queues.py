@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import pyarrow as pa
 
+from omniray.coordinator.door.questions import Question
 from omniray.engine.commit.staging import Base, Staged, TableStage, TableStager
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState
+from omniray.engine.schema.types import Schema
 
 THREADS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One look-up of a judgement in one table; `method` is a method of `State`."""
-
-    method: Literal["existing", "matching", "scan", "select"]
-    table_key: str
-    arguments: tuple[Any, ...]
 
 
 class TableQueues:
@@ -43,7 +34,11 @@ class TableQueues:
         self._stager.close()
         self._branch.store.close()
 
-    def read(self, base: Base, questions: Sequence[Question]) -> list[pa.Table | pa.Array]:
+    @property
+    def schema(self) -> Schema:
+        return self._branch.schema
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[pa.Table]:
         """Answer look-ups in the tables as pinned by `base`, in parallel."""
         return list(self._pool.map(lambda question: self._answer(base, question), questions))
 
@@ -55,9 +50,8 @@ class TableQueues:
         """Forget what a void round staged."""
         self._stager.drop(table_keys)
 
-    def _answer(self, base: Base, question: Question) -> pa.Table | pa.Array:
-        with self._stager.turn(question.table_key):
-            self._stager.open(base, question.table_key)
-            state = PinnedState(self._branch.cache, base)
-            answer = getattr(state, question.method)(question.table_key, *question.arguments)
-            return answer.read_all() if question.method == "scan" else answer
+    def _answer(self, base: Base, question: Question) -> pa.Table:
+        table_key = question.type.table_key
+        with self._stager.turn(table_key):
+            self._stager.open(base, table_key)
+            return question.answered_by(PinnedState(self._branch.cache, base))

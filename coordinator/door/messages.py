@@ -1,21 +1,16 @@
 """The messages between clients and a coordinator: their shapes, and the versions of them.
 
-A message is MessagePack, read by msgspec straight into one of these types: whatever has another shape is refused before
-anything else looks at it. Rows are Arrow streams inside (`arrow_stream`). Nothing here is a pickle, so nothing that
-arrives can run code.
-
-A sender says which `version` of the messages it speaks. A field that is added later has a default, and both sides pass
-over fields that they don't know; what can't be understood that way gets the next version.
+Rows are Arrow streams inside (`arrow_stream`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from omniray.engine.base.errors import InputError
+from omniray.engine.base.messages import Form, encoded_message
 
 VERSION = 1
 VERSIONS = (1,)
@@ -119,21 +114,15 @@ class ErrorMessage(_Message, frozen=True, kw_only=True, tag="error"):
     facts: dict[str, Any]
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    version: int
-
-
 WriteMessage = LoadMessage | MutationMessage | PreparedMessage
 AnyAnswer = AnswerMessage | ErrorMessage
 
-_WRITES = msgspec.msgpack.Decoder(WriteMessage)
-_ANSWERS = msgspec.msgpack.Decoder(AnyAnswer)
-_MISSHAPEN = (msgspec.DecodeError, ValueError, RecursionError, OverflowError)
-_VERSIONED = msgspec.msgpack.Decoder(_Versioned)
+_WRITES = Form(WriteMessage, VERSIONS, BYTES_MAX)
+_ANSWERS = Form(AnyAnswer, VERSIONS, BYTES_MAX)
 
 
 def encode(message: WriteMessage | AnyAnswer) -> bytes:
-    encoded = _ENCODER.encode(message)
+    encoded = encoded_message(message)
     if len(encoded) > BYTES_MAX:
         raise InputError(
             f"the write takes {len(encoded)} bytes as a message, and {BYTES_MAX} are the limit: split it in several"
@@ -142,53 +131,10 @@ def encode(message: WriteMessage | AnyAnswer) -> bytes:
 
 
 def decode_write(data: bytes) -> WriteMessage:
-    message: WriteMessage = _decode(data, _WRITES)
+    message: WriteMessage = _WRITES.decode(data)
     return message
 
 
 def decode_answer(data: bytes) -> AnyAnswer:
-    message: AnyAnswer = _decode(data, _ANSWERS)
+    message: AnyAnswer = _ANSWERS.decode(data)
     return message
-
-
-def _decode(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    if len(data) > BYTES_MAX:
-        raise InputError(f"a message of {len(data)} bytes: at most {BYTES_MAX} are taken")
-    try:
-        message = decoder.decode(data)
-    except _MISSHAPEN as error:
-        _refuse_other_version(data)
-        raise InputError(f"a message that does not have the form of version {VERSION}: {str(error)[:300]}") from error
-    _refuse_unknown(message.version)
-    return message
-
-
-def _refuse_other_version(data: bytes) -> None:
-    """Name the version of a message that is not understood, if that is the reason."""
-    try:
-        given = _VERSIONED.decode(data)
-    except _MISSHAPEN:
-        return
-    _refuse_unknown(given.version)
-
-
-def _refuse_unknown(version: int) -> None:
-    if version not in VERSIONS:
-        known = ", ".join(map(str, VERSIONS))
-        raise InputError(
-            f"a message of version {version}, and this omniray understands {known}: use the same release of omniray on "
-            "both sides, or two that follow each other",
-            version=version,
-        )
-
-
-def _plain(value: Any) -> Any:
-    """What MessagePack has no form for: NumPy's values, and mappings and texts of other classes."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)
-
-
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from omniray.coordinator.door.arrow_stream import RowShape, decode_shaped, encode_rows
 from omniray.coordinator.door.messages import (
     Head,
     LoadMessage,
@@ -31,11 +30,12 @@ from omniray.engine.base.ulids import is_ulid
 from omniray.engine.judge.keylog import PackedKeys, key_columns
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.judge.verdict import Violation
+from omniray.engine.rows.arrow_stream import RowShape, decode_shaped, encode_rows
 from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import ConformedBatch
 from omniray.engine.rows.row_ids import fill_ids
 from omniray.engine.schema.types import ID, ElementType, Schema
-from omniray.engine.tables.fragment_text import fragment_text, read_fragment
+from omniray.engine.tables.fragment_text import fragment_text, read_staged
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.write_requests import Header, LoadRequest, MutationRequest, PreparedRequest, Request
@@ -199,7 +199,8 @@ class RequestDecoder:
         if table.rows is not None:
             rows = decode_shaped(table.rows, self._stored[table_key], f"the rows of {table_key}")
             return TableWrite(mode, rows, replaced)
-        return TableWrite(mode, _staged(table, table_key), replaced)
+        staged = read_staged(table.fragments, table.staged_rows, table.staged_since_us, table_key)
+        return TableWrite(mode, staged, replaced)
 
 
 def _header(head: Head, schema: Schema) -> Header:
@@ -274,16 +275,3 @@ def _with_ids(type: ElementType, arrived: pa.Table) -> pa.Table:
 
 def _fields(body: ViolationBody) -> tuple[Any, ...]:
     return tuple(getattr(body, name) for name in body.__struct_fields__)
-
-
-def _staged(table: PreparedTable, table_key: str) -> StagedRows:
-    """The staged files of a table, each named by its bare name and with nothing in it but new rows."""
-    try:
-        fragments = tuple(map(read_fragment, table.fragments))
-    except ValueError as error:
-        raise InputError(f"a staged fragment of {table_key}: {error}") from error
-    counted = sum(fragment.physical_rows for fragment in fragments)
-    if counted != table.staged_rows:
-        raise InputError(f"the files of {table_key} hold {counted} rows, and {table.staged_rows} are claimed")
-    since_us = _at_least_zero(table.staged_since_us, "the time of staging")
-    return StagedRows(fragments, table.staged_rows, since_us)

@@ -74,8 +74,8 @@ class OmnirayError(Exception):
 
 def rebuilt(cls: type[OmnirayError], message: str, facts: dict[str, Any]) -> OmnirayError:
     """Rebuild an error that another process sent, without the constructor of its class."""
-    error = cls.__new__(cls)
-    OmnirayError.__init__(error, message, **facts)
+    error = cls.__new__(cls, message)
+    error.message, error.facts = message, facts  # not by the constructor: a fact may be called `message`
     return error
 
 

@@ -55,11 +55,16 @@ def key_columns(type: ElementType) -> Mapping[str, str]:
     return {ID: ID, **ends, **{name: f"u{n}" for n, name in enumerate(properties)}}
 
 
-def no_keys(type: ElementType) -> Relation:
-    """The keys of a table without written rows."""
+def logged_columns(type: ElementType) -> pa.Schema:
+    """The columns of a table's keys: the number of each row, its place in the source, and its `key_columns`."""
     counted = {"row": pa.int64(), "record": pa.int64(), "source": pa.int32()}
     named = {name: type.arrow.field(column).type for column, name in key_columns(type).items()}
-    return Relation.of(pa.schema({**counted, **named}).empty_table())
+    return pa.schema({**counted, **named})
+
+
+def no_keys(type: ElementType) -> Relation:
+    """The keys of a table without written rows."""
+    return Relation.of(logged_columns(type).empty_table())
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +241,7 @@ class KeyLog:
 
     def _arrow(self, table: TableLog) -> pa.Table:
         if not table.files and not table.buffer:
-            return no_keys(table.type).arrow
+            return logged_columns(table.type).empty_table()
         spilled = [_Spilled(table.files).reader().read_all()] if table.files else []
         return pa.concat_tables([*spilled, *table.buffer]).combine_chunks()
 

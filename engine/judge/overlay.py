@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR, State
 from omniray.engine.judge.resolution import TableWrite
 from omniray.engine.rows.mode import Mode
@@ -184,11 +185,11 @@ class Overlay:
         rows = pending.located(columns)
         return pa.RecordBatchReader.from_batches(rows.schema, self._scanned(table_key, columns, pending, rows))
 
-    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
         pending = self._pending.get(table_key)
         if pending is None:
             return self._state.select(table_key, columns, where)
-        found = pending.rows().filter(where).select(columns)
+        found = pending.rows().filter(where.expression).select(columns)
         if self._hides_all(table_key, pending):
             return found
         pinned = self._state.select(table_key, list(dict.fromkeys((*columns, ID))), where)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.keylog import key_columns
 from omniray.engine.judge.relations import Relation, Sets
 from omniray.engine.schema.types import ID, SRC, ElementType
@@ -34,7 +34,7 @@ class State(Protocol):
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         """All rows as a stream, with the same columns."""
 
-    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
         """The rows that satisfy a condition: `columns` alone."""
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine.judge.condition import Condition
 from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.schema.types import ID
 from omniray.engine.tables.cache import TableCache
@@ -72,9 +73,9 @@ class PinnedState:
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         return self.table(table_key).scan(columns, addresses=True)
 
-    def select(self, table_key: str, columns: Sequence[str], where: pc.Expression) -> pa.Table:
+    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
         """The rows that satisfy a condition."""
-        return _read(self.table(table_key), columns, where)
+        return _read(self.table(table_key), columns, where.expression)
 
 
 def _read(table: Table, columns: Sequence[str], where: pc.Expression, *, addresses: bool = False) -> pa.Table:

@@ -141,16 +141,25 @@ def _unknown(of: type, found: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Ra
     return {name: raw.copy() for name, raw in found.items() if name not in known}
 
 
+def encode_pin(pin: Pin) -> bytes:
+    """A pin alone, as JSON."""
+    return msgspec.json.encode(_flattened(pin) if pin.later else pin)
+
+
+def decode_pin(data: bytes | memoryview) -> Pin:
+    """The pin that `encode_pin` wrote, here or in a later omniray; raises `msgspec.DecodeError` for anything else."""
+    return _keeping(_read_pin(data), _read_fields(data))
+
+
 def pin_facts(pin: Pin) -> dict[str, Any]:
     """A pin alone, as `__manifest` holds it."""
-    facts: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_flattened(pin)))
+    facts: dict[str, Any] = msgspec.json.decode(encode_pin(pin))
     return facts
 
 
 def pin_of(facts: Mapping[str, Any]) -> Pin:
     """The pin that these are the facts of."""
-    data = msgspec.json.encode(facts)
-    return _keeping(_read_pin(data), _read_fields(data))
+    return decode_pin(msgspec.json.encode(facts))
 
 
 def check_format(found: int, *, where: str) -> None:

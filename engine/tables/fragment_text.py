@@ -1,11 +1,15 @@
-"""A staged fragment as text, for a message to another process, and what is checked of it where it arrives."""
+"""Staged fragments as text, for a message to another process, and what is checked of them where they arrive."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from lance.fragment import FragmentMetadata
+
+from omniray.engine.base.errors import InputError
+from omniray.engine.tables.storage import StagedRows
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,128}\.lance")
 _ROWS_MAX = 1 << 32
@@ -33,3 +37,17 @@ def read_fragment(text: str) -> FragmentMetadata:
     if not (is_plain and is_bare and paths and isinstance(rows, int) and 0 < rows < _ROWS_MAX):
         raise ValueError("it must have rows, and data files of its own that are named without a folder")
     return fragment
+
+
+def read_staged(texts: Sequence[str], rows: int, since_us: int, table_key: str) -> StagedRows:
+    """The staged files of a table, each named by its bare name and with nothing in it but new rows."""
+    try:
+        fragments = tuple(map(read_fragment, texts))
+    except ValueError as error:
+        raise InputError(f"a staged fragment of {table_key}: {error}") from error
+    counted = sum(fragment.physical_rows for fragment in fragments)
+    if counted != rows:
+        raise InputError(f"the files of {table_key} hold {counted} rows, and {rows} are claimed")
+    if since_us < 0:
+        raise InputError(f"the time of staging can't be negative, got {since_us}")
+    return StagedRows(fragments, rows, since_us)

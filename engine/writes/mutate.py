@@ -7,9 +7,7 @@ text. A mutation can be run again on a newer state.
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -19,6 +17,7 @@ import pyarrow.compute as pc
 
 from omniray.engine.base.errors import ConstraintViolation, NotFound, QueryError, RecordError
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
+from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.constraints import judge
 from omniray.engine.judge.keylog import KeyLog
 from omniray.engine.judge.pinned import State
@@ -33,7 +32,6 @@ from omniray.engine.query.statements import (
     BoundPredicate,
     BoundQuery,
     BoundUpdate,
-    Operator,
     Query,
     Value,
 )
@@ -48,15 +46,6 @@ SET_BYTES_MAX = 256 << 20
 """What the values that one mutation sets may take; one that an update sets counts once for each row that it meets."""
 
 _SCALAR_BYTES = 8
-
-_COMPARE: Mapping[Operator, Callable[[Any, Any], pc.Expression]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 class MutationIntent:
@@ -158,13 +147,13 @@ class _Construction:
 
     def scan_with_pending(self, type: ElementType, predicate: BoundPredicate) -> pa.Table:
         """The committed and pending rows that satisfy the predicate; a pending row hides the committed one."""
-        where = _expression(type, predicate)
+        where = _condition(type, predicate)
         committed = _scan(self._state, type, type.arrow.names, where)
         pending = self._pending.get(type.table_key)
         if pending is None:
             return committed
         hidden = pc.is_in(committed[ID], value_set=pending[1][ID].combine_chunks())
-        return pa.concat_tables([committed.filter(pc.invert(hidden)), pending[1].filter(where)])
+        return pa.concat_tables([committed.filter(pc.invert(hidden)), pending[1].filter(where.expression)])
 
     def _take_room(self, size: int, number: int) -> None:
         """Refuse a statement whose values are too large for the rows that it meets, before they are made."""
@@ -207,16 +196,16 @@ class _Deletion:
         self.read: set[str] = set()
 
     def delete(self, statement: BoundDelete) -> None:
-        ids = self._doom(statement.type, _expression(statement.type, statement.predicate))
+        ids = self._doom(statement.type, _condition(statement.type, statement.predicate))
         if not isinstance(statement.type, NodeType) or len(ids) == 0:
             return
         for edge in self._schema.edges_at(statement.type.name):
             if edge.source == statement.type.name:
-                self._doom(edge, pc.field(SRC).isin(ids))
+                self._doom(edge, Condition(SRC, "in", ids))
             if edge.target == statement.type.name:
-                self._doom(edge, pc.field(DST).isin(ids))
+                self._doom(edge, Condition(DST, "in", ids))
 
-    def _doom(self, type: ElementType, where: pc.Expression) -> pa.Array:
+    def _doom(self, type: ElementType, where: Condition) -> pa.Array:
         self.read.add(type.table_key)
         found = _scan(self._state, type, [ID], where)[ID].combine_chunks()
         if len(found):
@@ -275,16 +264,12 @@ def _keyed(type: ElementType) -> bool:
     return isinstance(type, NodeType) and bool(type.key)
 
 
-def _expression(type: ElementType, predicate: BoundPredicate) -> pc.Expression:
-    column, kind = pc.field(predicate.column), type.arrow.field(predicate.column).type
-    where = _COMPARE[predicate.op](column, pa.scalar(predicate.value, kind))
-    if pa.types.is_floating(kind) and predicate.op in (">", ">="):
-        # NaN is the largest number in Lance and compares false in Arrow: both kinds of rows must be filtered alike.
-        where &= column <= pa.scalar(math.inf, kind)
-    return where
+def _condition(type: ElementType, predicate: BoundPredicate) -> Condition:
+    kind = type.arrow.field(predicate.column).type
+    return Condition(predicate.column, predicate.op, pa.array([predicate.value], kind))
 
 
-def _scan(state: State, type: ElementType, columns: list[str], where: pc.Expression) -> pa.Table:
+def _scan(state: State, type: ElementType, columns: list[str], where: Condition) -> pa.Table:
     if state.count(type.table_key) == 0:
         return pa.schema([type.arrow.field(name) for name in columns]).empty_table()
     return state.select(type.table_key, columns, where)

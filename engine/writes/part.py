@@ -43,6 +43,10 @@ INLINE_ROWS_MAX = 2048
 Rows: TypeAlias = pa.Table | StagedRows
 
 
+def count_of(rows: Rows) -> int:
+    return rows.rows if isinstance(rows, StagedRows) else int(rows.num_rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Minted:
     """Which rows had no id and were given one: all, none, or the marked ones."""
@@ -102,7 +106,7 @@ class Part:
 
     @property
     def row_count(self) -> int:
-        return sum(rows.rows if isinstance(rows, StagedRows) else int(rows.num_rows) for rows in self.tables.values())
+        return sum(map(count_of, self.tables.values()))
 
     @property
     def is_staged(self) -> bool:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from omniray.coordinator.actors.table_queues import Question
+from omniray.coordinator.door.questions import Existing, Matching, Question
 from omniray.engine.base.errors import OmnirayError, StorageError, TableDrift
 from omniray.engine.commit.staging import Base, Cold, Staged, StagedPin, TableStage, Taken
 from omniray.engine.judge.pinned import ROWADDR
@@ -102,13 +101,13 @@ class QueueOwners:
     def drop(self, table_key: str) -> None:
         self._warm.pop(table_key, None)
 
-    def answer(self, base: Base, question: Question) -> Any:
-        rows = self._at(base, question.table_key).rows
-        if question.method == "existing":
-            return located(rows, *question.arguments)[ID].combine_chunks()
-        column, values, columns = question.arguments
-        assert (question.method, column, columns) == ("matching", ID, (ID,)), f"no request here asks {question}"
-        return located(rows, values)
+    def answer(self, base: Base, question: Question) -> pa.Table:
+        rows = self._at(base, question.type.table_key).rows
+        if isinstance(question, Existing):
+            return located(rows, question.ids).select([ID])
+        assert isinstance(question, Matching), f"no request here asks {question}"
+        assert (question.column, question.columns) == (ID, (ID,)), f"no request here asks {question}"
+        return located(rows, question.values)
 
     def stage(self, base: Base, stage: TableStage, by: str) -> Staged:
         table_key = stage.announced.table_key
@@ -167,7 +166,7 @@ class ProcessQueues:
     ) -> None:
         self._owners, self._tasks, self._weather, self._rng, self._name = owners, tasks, weather, rng, name
 
-    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
+    def read(self, base: Base, questions: Sequence[Question]) -> list[pa.Table]:
         self._call("judge")
         answers = [self._owners.answer(base, question) for question in questions]
         self._answered("judge")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from omniray.workers.flight_client import Answer, Stream
+from omniray.workers.flight_messages import Answer, Stream, encode_stream
 from tests.unit.test_flight import STREAM, TIMEOUT_S, TOKEN, keep_all, server
 
 
@@ -29,7 +29,8 @@ def test_a_sender_that_is_killed_does_not_look_like_one_that_is_through() -> Non
             is_over.set()
 
     with server(stage) as location:
-        sender = subprocess.run([sys.executable, "-c", _KILLED, location, STREAM.packed(), TOKEN], check=False)
+        told = [location, encode_stream(STREAM).hex(), TOKEN]
+        sender = subprocess.run([sys.executable, "-c", _KILLED, *told], check=False)
         assert sender.returncode == -9
         assert is_over.wait(TIMEOUT_S)
     assert outcomes == ["Person partition 0 (task 0) ended before it said how many rows it has"]
@@ -41,7 +42,7 @@ import pyarrow as pa, pyarrow.flight as flight
 location, stream, token = sys.argv[1:]
 options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + token.encode())])
 batch = pa.record_batch({"n": pa.array([1], pa.int64())})
-descriptor = flight.FlightDescriptor.for_command(stream.encode())
+descriptor = flight.FlightDescriptor.for_command(bytes.fromhex(stream))
 writer, reader = flight.FlightClient(location).do_put(descriptor, batch.schema, options)
 reader.read()
 writer.write_batch(batch)

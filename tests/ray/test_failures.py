@@ -18,14 +18,15 @@ import pytest
 import omniray
 from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.queue_actor import RemoteQueues
-from omniray.coordinator.actors.table_queues import Question
+from omniray.coordinator.door.questions import Existing
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.staging import Base
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import Incarnation
+from omniray.engine.schema.parser import parse_schema
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
-from tests.graphs import INSERT, INSERT_CITY, PERSON
+from tests.graphs import INSERT, INSERT_CITY, PERSON, SCHEMA
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, TORTURE, connected
 from tests.ray.world import Gate, Served, add
@@ -222,7 +223,8 @@ def test_a_queue_owner_that_was_killed_is_there_again_when_its_failure_is_told(
         graph.place, Storage(graph.uri, graph.root.storage_options, graph.place.line, graph.place.line), owners=1
     )
     newest = graph.newest()
-    asked = (Base(newest.pins, newest.line, newest.seq), [Question("existing", PERSON, (pa.array(["nobody"]),))])
+    person = parse_schema(SCHEMA).by_table_key[PERSON]
+    asked = (Base(newest.pins, newest.line, newest.seq), [Existing(person, pa.array(["nobody"]))])
     assert len(remote.read(*asked)) == 1
     graph.kill(graph.place.queues(0))
     with pytest.raises(omniray.StorageError, match="tried again"):

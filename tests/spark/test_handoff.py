@@ -24,6 +24,8 @@ import pytest
 import omniray
 from omniray.engine.base.errors import RecordError, StorageError, Unreachable
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.writes.part import KeysInRows, Minted, Part
+from omniray.engine.writes.part_message import decode_part, encode_part
 from omniray.spark import to_ray
 from omniray.workers.flight_client import Route
 from omniray.workers.spark import handoff
@@ -284,14 +286,16 @@ def _are_gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_part_that_a_task_made_up_is_never_unpacked(
-    spark: SparkSession, shared: Served, client: omniray.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_part_that_a_task_made_up_is_refused_unread(
+    spark: SparkSession, shared: Served, client: omniray.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault: a task answers with a pickle of its own, which would run on the driver. Expected: it is refused unread."""
-    monkeypatch.setattr(handoff, "hand_over_partition", partial(handoff_faults.forge, tmp_path / "unpacked"))
+    """Fault: a task answers with a part of its own, as well-formed as any. Expected: it has no seal, so it is none."""
+    row = pa.table([["forged"], ["forged"], [1]], schema=client.schema.type("Person").arrow)
+    made_up = encode_part(Part({"node:Person": row}, KeysInRows("partition 0", Minted())))
+    assert isinstance(decode_part(made_up, client.schema), Part)
+    monkeypatch.setattr(handoff, "hand_over_partition", partial(handoff_faults.forge, made_up))
     with pytest.raises(StorageError, match="not made by the staging servers of this run"):
         to_ray(frame(spark, "forged", 10), client, "Person")
-    assert not (tmp_path / "unpacked").exists()
     assert rows_of(shared, "forged") == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +15,25 @@ from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
-from omniray.coordinator.actors.table_queues import Question
+from omniray.coordinator.door.questions import Scan
+from omniray.coordinator.door.queue_messages import FOUND, READ
 from omniray.engine.base.errors import GraphGone, StorageError
-from omniray.engine.commit.staging import Base
+from omniray.engine.base.messages import Form
+from omniray.engine.commit.staging import Base, Cold, StagedPin, TableStage
+from omniray.engine.commit.table_change import announced as _announced
+from omniray.engine.judge.resolution import TableWrite
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.parser import parse_schema
+from omniray.engine.schema.types import ID
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.storage import NOTHING_REPLACED
 from tests.coordination import TIMEOUT_S
-from tests.graphs import PERSON, main_of
+from tests.graphs import CITY, KNOWS, PERSON, SCHEMA, main_of, rows_of
+
+_SCHEMA = parse_schema(SCHEMA)
+_PERSON = _SCHEMA.by_table_key[PERSON]
 
 
 class ActorDied(Exception):
@@ -78,7 +90,7 @@ def test_the_owner_of_a_queue_whose_graph_is_gone_is_not_created_again(store: Ob
     queues = RemoteQueues(Place(newest.line), storage_of(store), 1)
     shutil.rmtree(store.uri)
     with pytest.raises(GraphGone, match="was deleted"):
-        queues.read(Base.on(newest, newest), [Question("scan", PERSON, ())])
+        queues.read(Base.on(newest, newest), [Scan(_PERSON, ())])
     queues.drop([PERSON])
     assert created == [Place(newest.line).queues(0)], "once, by the first call"
 
@@ -91,8 +103,91 @@ def test_the_owner_of_a_queue_that_died_is_waited_for_while_its_graph_is_there(
     answers = [_die, _die, lambda *_, **__: []]
     monkeypatch.setattr(RAY, "get", lambda *args, **options: answers.pop(0)(*args, **options))
     with pytest.raises(StorageError, match="tried again"):
-        queues.read(Base.on(newest, newest), [Question("scan", PERSON, ())])
+        queues.read(Base.on(newest, newest), [Scan(_PERSON, ())])
     assert (len(created), answers) == (3, [])
+
+
+class Local:
+    """The actors, in this process: what one is told and answers are bytes, and what it raises gets lost in Ray."""
+
+    def __init__(self, actor: type, *arguments: Any) -> None:
+        self._actor = actor(*arguments)
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(asked: bytes) -> bytes:
+            assert isinstance(asked, bytes)
+            answer = getattr(self._actor, method)(asked)
+            assert isinstance(answer, bytes)
+            return answer
+
+        return SimpleNamespace(remote=remote)
+
+
+@pytest.fixture
+def queues(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> RemoteQueues:
+    """Three owners, which live: people and cities have different ones."""
+    local = SimpleNamespace(exceptions=RAY.exceptions, get=lambda answers, timeout: answers)
+    monkeypatch.setattr(queue_actor, "ray", lambda: local)
+    monkeypatch.setattr(queue_actor, "create", lambda actor, name, *arguments, **_: Local(actor, *arguments))
+    queues = RemoteQueues(Place(main_of(store).ulid), storage_of(store), 3)
+    assert queues._number(PERSON) != queues._number(CITY)
+    return queues
+
+
+def staged_on(base: CommitObject, table_key: str, **announced: Any) -> TableStage:
+    write = TableWrite(Mode.APPEND, rows_of(_SCHEMA.by_table_key[table_key], ["ann"]), NOTHING_REPLACED)
+    return TableStage(replace(_announced(base, table_key, write), **announced), write)
+
+
+def test_what_several_owners_answer_comes_in_the_order_of_the_questions(
+    store: ObjectStore, queues: RemoteQueues
+) -> None:
+    newest = newest_of(store)
+    base = Base.on(newest, newest)
+    staged = queues.stage(base, [staged_on(newest, key) for key in (CITY, PERSON)])
+    pins = {key: one.pin for key, one in zip((CITY, PERSON), staged, strict=True) if isinstance(one, StagedPin)}
+    assert {key: pin.table_id for key, pin in pins.items()} == {key: newest.pins[key].table_id for key in pins}
+    after = Base({**newest.pins, **pins}, newest.line, newest.seq)
+    scans = [Scan(_SCHEMA.by_table_key[key], (ID,)) for key in (PERSON, CITY, KNOWS, PERSON)]
+    assert [rows[ID].to_pylist() for rows in queues.read(after, scans)] == [["ann"], ["ann"], [], ["ann"]]
+    queues.drop([PERSON, CITY])
+
+
+def test_an_error_of_a_queue_is_raised_as_itself(store: ObjectStore, queues: RemoteQueues) -> None:
+    newest = newest_of(store)
+    (staged,) = queues.stage(Base.on(newest, newest), [staged_on(newest, PERSON)])
+    assert isinstance(staged, StagedPin)
+    lost = Base({PERSON: replace(staged.pin, transaction="lost", since=newest.seq + 1)}, newest.line, newest.seq)
+    with pytest.raises(Cold, match=f"{PERSON}: version 2 was staged and is gone"):
+        queues.read(lost, [Scan(_PERSON, (ID,))])
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [(READ, "a write queue can't read what it is asked"), (FOUND, "a write queue's answer can't be read")],
+)
+def test_a_queue_of_another_release_is_blamed_on_no_write(
+    store: ObjectStore, queues: RemoteQueues, monkeypatch: pytest.MonkeyPatch, message: Form, told: str
+) -> None:
+    """Fault: its messages have another version. Expected: an error that may be tried again, and names the versions."""
+    newest = newest_of(store)
+    monkeypatch.setattr(message, "_versions", (2,))
+    with pytest.raises(StorageError, match=f"{told}: a message of version 1, and this omniray understands 2"):
+        queues.read(Base.on(newest, newest), [Scan(_PERSON, (ID,))])
+
+
+def test_a_bug_in_a_queue_is_an_error_that_names_it(
+    store: ObjectStore, queues: RemoteQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(answers: Any, timeout: float) -> Any:
+        error = TaskFailed("in the actor")
+        error.cause = KeyError("x")  # type: ignore[attr-defined]
+        raise error
+
+    monkeypatch.setattr(queue_actor.ray(), "get", fail)
+    newest = newest_of(store)
+    with pytest.raises(StorageError, match=r"a write queue failed: KeyError\('x'\)"):
+        queues.read(Base.on(newest, newest), [Scan(_PERSON, (ID,))])
 
 
 def test_a_reconciler_whose_graph_is_gone_is_not_created_again(store: ObjectStore, created: list[str]) -> None:

@@ -8,14 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from omniray.engine.base.errors import StorageError, Unreachable
+from omniray.engine.base.errors import InputError, StorageError, Unreachable
 from omniray.workers import flight_client
 from omniray.workers.flight import Limits, StagingServer
-from omniray.workers.flight_client import Answer, Route, Stream, hand_over, packed_count, sized
+from omniray.workers.flight_client import Route, hand_over, sized
+from omniray.workers.flight_messages import (
+    Answer,
+    Credit,
+    Stream,
+    decode_end,
+    decode_from_server,
+    decode_stream,
+    encode_end,
+    encode_from_server,
+    encode_stream,
+)
 from tests.coordination import Gate
 
 RUN, TOKEN = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "secret"
@@ -147,7 +159,7 @@ def test_an_error_of_the_server_is_raised_in_one_line_with_its_place() -> None:
 def put(location: str, stream: Stream = STREAM) -> tuple[Any, Any]:
     """A stream by hand, for senders that do not keep to the rules."""
     client = flight.FlightClient(location)
-    descriptor = flight.FlightDescriptor.for_command(stream.packed())
+    descriptor = flight.FlightDescriptor.for_command(encode_stream(stream))
     writer, reader = client.do_put(descriptor, numbers(0).schema, route(location).options(TIMEOUT_S))
     return writer, reader
 
@@ -164,7 +176,7 @@ def test_rows_that_get_lost_on_the_way_are_noticed_by_the_server() -> None:
         writer, reader = put(location)
         reader.read()
         writer.write_batch(numbers(3))
-        writer.write_metadata(packed_count(4))
+        writer.write_metadata(encode_end(4))
         assert "sent 4 rows, and 3 arrived" in ended(writer)
 
 
@@ -191,6 +203,95 @@ def test_a_stream_of_another_run_is_refused() -> None:
         assert f"this server is of run {RUN}" in ended(writer)
 
 
+# Messages
+
+
+@pytest.mark.parametrize("said", [Credit(0), Credit(4), Answer(7, b"\x00part"), Answer(0, b""), Answer(None, b"error")])
+def test_what_a_server_says_arrives(said: Credit | Answer) -> None:
+    assert decode_from_server(encode_from_server(said)) == said
+
+
+def test_the_name_of_a_stream_and_its_end_arrive() -> None:
+    assert decode_stream(encode_stream(Stream(RUN, "Knows", 7, 2))) == Stream(RUN, "Knows", 7, 2)
+    assert decode_end(encode_end(2**40)) == 2**40
+
+
+MESSAGES: list[tuple[bytes, Callable[[bytes], object]]] = [
+    (encode_stream(STREAM), decode_stream),
+    (encode_end(3), decode_end),
+    (encode_from_server(Credit(1)), decode_from_server),
+    (encode_from_server(Answer(1, b"part")), decode_from_server),
+]
+
+
+@pytest.mark.parametrize(("encoded", "decode"), MESSAGES)
+def test_a_message_of_an_unknown_version_is_refused_by_name(encoded: bytes, decode: Callable[[bytes], object]) -> None:
+    message = msgspec.msgpack.decode(encoded)
+    for other in ({"version": 9}, {"version": 9, "message": "later"}):
+        with pytest.raises(InputError, match="a message of version 9, and this omniray understands 1"):
+            decode(msgspec.msgpack.encode(message | other))
+    with pytest.raises(InputError, match="does not have the form"):
+        decode(msgspec.msgpack.encode(message | {"message": "other"}))
+
+
+@pytest.mark.parametrize(
+    ("encoded", "decode", "wrong"),
+    [
+        (encode_stream(STREAM), decode_stream, {"partition": -1}),
+        (encode_stream(STREAM), decode_stream, {"attempt": -1}),
+        (encode_stream(STREAM), decode_stream, {"type_name": "x" * 5_000}),
+        (encode_stream(STREAM), decode_stream, {"run": "x" * 100_000}),
+        (encode_end(3), decode_end, {"rows": -1}),
+        (encode_from_server(Credit(1)), decode_from_server, {"batches": -1}),
+        (encode_from_server(Answer(1, b"")), decode_from_server, {"rows": -1}),
+    ],
+)
+def test_numbers_below_zero_and_endless_names_are_refused(
+    encoded: bytes, decode: Callable[[bytes], object], wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"negative|characters|bytes"):
+        decode(msgspec.msgpack.encode(msgspec.msgpack.decode(encoded) | wrong))
+
+
+def test_a_stream_whose_name_can_not_be_read_is_refused() -> None:
+    later = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_stream(STREAM)) | {"version": 9})
+    with server() as location:
+        client = flight.FlightClient(location)
+        descriptor = flight.FlightDescriptor.for_command(later)
+        writer, _ = client.do_put(descriptor, numbers(0).schema, route(location).options(TIMEOUT_S))
+        assert "a message of version 9" in ended(writer)
+
+
+def test_an_end_that_can_not_be_read_is_no_error_of_the_rows() -> None:
+    """Fault: the last message is broken. Expected: staging fails, since other rows would not fail in its place."""
+    outcomes: list[str] = []
+
+    def stage(stream: Stream, batches: Iterator[pa.RecordBatch]) -> Answer:
+        try:
+            return keep_all(stream, batches)
+        except InputError:
+            outcomes.append("the rows are to blame")
+            raise
+
+    with server(stage) as location:
+        for end in (b"\xc1", encode_from_server(Credit(1))):
+            writer, reader = put(location)
+            reader.read()
+            writer.write_metadata(end)
+            assert "has no end that can be read" in ended(writer)
+    assert outcomes == []
+
+
+def test_a_server_that_says_what_nobody_understands_is_given_up() -> None:
+    server = Scripted(0)
+    server.read = lambda: pa.py_buffer(b"\xc1")  # type: ignore[method-assign]
+    sending = flight_client._Sending(server, "here", route(), STREAM, numbers(0).schema)
+    with pytest.raises(
+        StorageError, match=r"staging server at here broke off, .*: a message that does not have the form"
+    ):
+        sending.took(numbers(1))
+
+
 # Credit
 
 
@@ -207,8 +308,7 @@ class Scripted:
     def read(self) -> pa.Buffer:
         granted = next(self._grants, None)
         self.story.append("answer" if granted is None else f"+{granted}")
-        message = Answer(None, b"").packed() if granted is None else flight_client.packed_credit(granted)
-        return pa.py_buffer(message)
+        return pa.py_buffer(encode_from_server(Answer(None, b"") if granted is None else Credit(granted)))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         self.story.append("batch")
@@ -271,14 +371,14 @@ def test_streams_above_the_limit_wait_for_their_turn_and_then_get_it() -> None:
         first.start()
         gate.wait_until_reached()
         writer, reader = put(location, Stream(RUN, "Person", 1, 0))
-        assert reader.read().to_pybytes() == flight_client.packed_credit(0)  # it waits, and is told so
+        assert decode_from_server(reader.read().to_pybytes()) == Credit(0)  # it waits, and is told so
         assert order == [0]
         gate.open()
-        while (message := reader.read().to_pybytes()) == flight_client.packed_credit(0):
+        while (said := decode_from_server(reader.read().to_pybytes())) == Credit(0):
             pass
-        assert message == flight_client.packed_credit(Limits().batches_per_stream)
+        assert said == Credit(Limits().batches_per_stream)
         writer.write_batch(numbers(1))
-        writer.write_metadata(packed_count(1))
+        writer.write_metadata(encode_end(1))
         writer.done_writing()
         first.join(TIMEOUT_S)
         writer.close()
@@ -300,7 +400,7 @@ def test_a_wrong_token_is_refused_before_anything_is_staged() -> None:
             hand_over(route(location, token="guessed"), STREAM, [numbers(1)])
         assert "guessed" not in str(caught.value)
         client = flight.FlightClient(location)
-        descriptor = flight.FlightDescriptor.for_command(STREAM.packed())
+        descriptor = flight.FlightDescriptor.for_command(encode_stream(STREAM))
         with pytest.raises(flight.FlightUnauthenticatedError):
             client.do_put(descriptor, numbers(0).schema)[0].close()
         with pytest.raises(flight.FlightUnauthenticatedError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
+from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.overlay import PENDING_ADDRESS, Overlay
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.resolution import TableWrite
@@ -40,7 +40,7 @@ class Person:
 
     def ages(self) -> dict[str, int]:
         """Every row with its age; however it is asked for, the answer is the same."""
-        every = pc.field("age") >= 0
+        every = Condition("age", ">=", pa.array([0], pa.int32()))
         ages = {row[ID]: row["age"] for row in self.overlay.select(PERSON, (ID, "age"), every).to_pylist()}
         scanned = self.overlay.scan(PERSON, ("age", ID)).read_all()
         assert scanned.column_names == ["age", ID, ROWADDR]

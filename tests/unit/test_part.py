@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +18,7 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.storage import StagedRows
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part import Minted, Part
+from omniray.engine.writes.part_message import decode_part, encode_part
 from omniray.engine.writes.terms import WriteTerms
 from tests.graphs import new_graph, opened, people
 from tests.stores import Root
@@ -44,7 +44,8 @@ def persons(*numbers: int) -> pa.RecordBatch:
 def part_of(graph: omniray.Graph, *batches: pa.RecordBatch, type: str = "Person", source: str = "part") -> Part:
     stager = LoadStager(opened(open_store(graph.uri, graph.storage_options)))
     made = stager.read_part(iter(batches), type, source, SidecarIntent(new_ulid(), "test"))
-    travelled: Part = pickle.loads(pickle.dumps(made))
+    travelled = decode_part(encode_part(made), graph.schema)
+    assert isinstance(travelled, Part)
     return travelled
 
 

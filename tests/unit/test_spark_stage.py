@@ -11,11 +11,13 @@ from omniray.engine.base.errors import InputError
 from omniray.engine.history import open_branch as open_branch_module
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.parser import parse_schema
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.part_message import decode_part
 from omniray.workers.spark import stage
 from omniray.workers.spark.options import Target
 from tests.coordination import TIMEOUT_S, Gate
-from tests.graphs import new_graph
+from tests.graphs import SCHEMA, new_graph
 from tests.stores import Root
 
 
@@ -44,5 +46,5 @@ def test_rows_that_come_while_the_graph_is_being_opened_wait_for_it(
 def test_a_graph_that_is_not_there_is_an_error_of_the_rows_and_not_of_the_start(tmp_path: Path) -> None:
     ticket = stage.begin(Target(f"{tmp_path}/nothing"), "this one", Mode.APPEND)
     stage.prepare(ticket)
-    error = stage.unpacked(stage.stage_batches(ticket, "Person", [], "partition 0"))
+    error = decode_part(stage.stage_batches(ticket, "Person", [], "partition 0"), parse_schema(SCHEMA))
     assert isinstance(error, InputError), "a value: it would be the same the next time"

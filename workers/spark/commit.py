@@ -14,7 +14,7 @@ from omniray.engine.judge.keylog import FRUGAL
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.terms import WriteTerms
 from omniray.workers.kept_graphs import check_same
-from omniray.workers.spark.stage import Ticket, unpacked
+from omniray.workers.spark.stage import Ticket
 
 if TYPE_CHECKING:
     from omniray.engine.judge.resolution import WriteResult
@@ -40,9 +40,11 @@ def commit_parts(ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -
 
 def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -> WriteResult:
     """Like `commit_parts`, on an open graph."""
+    from omniray.engine.writes.part_message import decode_part  # imports Lance, which executors do not need
+
     check_same(graph, ticket.graph_id)
     target = ticket.target
-    made = [unpacked(part) for part in parts]
+    made = [decode_part(part, graph.schema) for part in parts]
     staged = [part for part in made if not isinstance(part, OmnirayError)]
     refused = next((part for part in made if isinstance(part, OmnirayError)), None)
     intent = graph.begin_load(

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from omniray.workers.flight_client import Route, Stream, hand_over
+from omniray.workers.flight_client import Route, hand_over
+from omniray.workers.flight_messages import Stream
 
 RESULT = "partition int, part binary"
 _RESULT_ARROW = pa.schema([("partition", pa.int32()), ("part", pa.binary())])

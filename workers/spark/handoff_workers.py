@@ -1,7 +1,7 @@
 """The Ray side of a handoff: Ray actors with a staging server each, and tasks that stage a file.
 
-A part that passes through a Spark task is sealed: the driver, which unpickles it, has credentials that Spark's hosts
-must not have, so it accepts only parts that the servers of its own run have made.
+A part that passes through a Spark task is sealed: it names files and operations of the graph, for which Spark's hosts
+have no credentials, so the driver accepts only parts that the servers of its own run have made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.workers.flight import StagingServer
-from omniray.workers.flight_client import Answer, Stream
-from omniray.workers.spark.stage import Ticket, prepare, stage_batches, unpacked
+from omniray.workers.flight_messages import Answer, Stream
+from omniray.workers.spark.stage import Ticket, prepare, stage_rows
 
 _DIGEST = "sha256"
 _DIGEST_BYTES = 32
@@ -84,9 +84,10 @@ class StagingWorker:
 
 def staged(ticket: Ticket, type_name: str, batches: Iterator[pa.RecordBatch], source: str) -> Answer:
     """Stage rows; the answer holds the part and its row count."""
-    part = stage_batches(ticket, type_name, batches, source)
-    made = unpacked(part)
-    return Answer(None if isinstance(made, OmnirayError) else made.row_count, part)
+    from omniray.engine.writes.part_message import encode_part
+
+    made = stage_rows(ticket, type_name, batches, source)
+    return Answer(None if isinstance(made, OmnirayError) else made.row_count, encode_part(made))
 
 
 def stage_file(ticket: Ticket, type_name: str, path: str) -> bytes:

@@ -6,13 +6,12 @@ Lance is imported only when the first rows come: it must not be loaded before a 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omniray.engine.base.errors import Conflict, InputError, OmnirayError
+from omniray.engine.base.errors import Conflict, InputError
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.rows.mode import Mode
 from omniray.workers.kept_graphs import kept_open
@@ -46,22 +45,25 @@ def prepare(ticket: Ticket) -> None:
         _target_graph(ticket)
 
 
-def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
-    """Check and stage rows; returns the part, or the error of a row, pickled."""
+def stage_rows(
+    ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str
+) -> Part | InputError | Conflict:
+    """Check and stage rows; returns the part, or the error of a row."""
     from omniray.engine.line.sidecar import SidecarIntent
 
     try:
         graph = _target_graph(ticket)
-        part = graph.read_part(batches, type_name, source, SidecarIntent(ticket.txn_id, ticket.target.actor))
+        return graph.read_part(batches, type_name, source, SidecarIntent(ticket.txn_id, ticket.target.actor))
     except (InputError, Conflict) as error:
-        return pickle.dumps(error)
-    return pickle.dumps(part)
+        return error
 
 
-def unpacked(part: bytes) -> Part | OmnirayError:
-    """The part that a worker staged, or the error of a row."""
-    made: Part | OmnirayError = pickle.loads(part)
-    return made
+def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
+    """Like `stage_rows`, with the result as a message."""
+    made = stage_rows(ticket, type_name, batches, source)
+    from omniray.engine.writes.part_message import encode_part  # Lance is loaded by now
+
+    return encode_part(made)
 
 
 def _target_graph(ticket: Ticket) -> LoadStager:

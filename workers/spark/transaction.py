@@ -13,7 +13,7 @@ from omniray.workers.graphs import ServedGraph, WritableGraph
 from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
-from omniray.workers.spark.stage import Ticket, begin, stage_batches, unpacked
+from omniray.workers.spark.stage import Ticket, begin, stage_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +57,7 @@ class SparkTransaction:
 
     def write(self, frame: DataFrame, type: str) -> int:
         """Stage the rows of a frame in its executors and return their number; raises the error of an invalid row."""
+        from omniray.engine.writes.part_message import decode_part
         from omniray.workers.spark.types import check_frame
 
         if self._result is not None:
@@ -67,7 +68,7 @@ class SparkTransaction:
         parts = [bytes(row[PART]) for row in found]
         self._types.append(type)
         self._parts += parts
-        made = [unpacked(part) for part in parts]
+        made = [decode_part(part, self._graph.schema) for part in parts]
         staged = [part for part in made if not isinstance(part, OmnirayError)]
         if len(staged) < len(made):
             self._commit()  # raises the error, and releases the leases of the other parts

@@ -1,4 +1,4 @@
-"""Rows on the wire: one Arrow IPC stream of at most one batch, read without believing its sender.
+"""Rows in a message: one Arrow IPC stream of at most one batch, read without believing its sender.
 
 What a stream claims is checked before it costs anything: its schema is compared before a batch is read, and a
 compressed batch is refused, because its decoded size is only a claim. So the rows are never larger than the message.
@@ -7,14 +7,17 @@ compressed batch is refused, because its decoded size is only a claim. So the ro
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from omniray.engine.base.errors import InputError
 
+PIECE_BYTES_MAX = 64 << 20
 MESSAGES_MAX = 2
 _END = struct.pack("<iI", -1, 0)
+_ALIGNMENT = 16
 _HEADER_SLOT = 2  # of an Arrow `Message`
 _COMPRESSION_SLOT = 3  # of an Arrow `RecordBatch`
 
@@ -42,8 +45,44 @@ class RowShape:
         return cls(schema, schema.serialize().to_pybytes())
 
 
+def encode_pieces(table: pa.Table) -> list[bytes]:
+    """The rows of a table of any size, in several streams: one batch can't hold more than 2 GiB of text."""
+    return [encode_rows(piece) for piece in _pieces(table)]
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    if table.num_rows <= 1 or table.nbytes <= PIECE_BYTES_MAX:
+        yield table
+        return
+    half = table.num_rows // 2
+    yield from _pieces(table.slice(0, half))
+    yield from _pieces(table.slice(half))
+
+
+def decode_pieces(pieces: Sequence[memoryview | bytes], schema: pa.Schema, what: str) -> pa.Table:
+    """The rows of several streams, as one table."""
+    tables = [decode_rows(piece, schema, what) for piece in pieces]
+    return tables[0] if len(tables) == 1 else pa.concat_tables([schema.empty_table(), *tables])
+
+
+def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly this schema: which of its fields may be null differs by what made it."""
+    if table.schema.equals(schema):
+        return table
+    if table.schema.names == schema.names and table.schema.types == schema.types:
+        return pa.Table.from_arrays(table.columns, schema=schema)
+    return table.cast(schema)
+
+
+def refuse_nulls(rows: pa.Table, what: str) -> None:
+    """Raise `InputError` if a column has nulls that its schema does not allow."""
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise InputError(f"{what}: column {field.name!r} has nulls")
+
+
 def decode_rows(data: memoryview | bytes, schema: pa.Schema, what: str) -> pa.Table:
-    """The rows of a stream that has exactly this schema; they refer to `data`. `what` names them in an error."""
+    """The rows of a stream that has exactly this schema; they may refer to `data`. `what` names them in an error."""
     return decode_shaped(data, RowShape.of(schema), what)
 
 
@@ -59,9 +98,11 @@ def decode_shaped(data: memoryview | bytes, shape: RowShape, what: str) -> pa.Ta
 def _decoded(data: memoryview, shape: RowShape, what: str) -> pa.Table:
     schema, beginning = shape.schema, shape.beginning
     if data[: len(beginning)] == beginning:
-        messages = _rest(pa.py_buffer(data[len(beginning) :]))
+        messages = _messages(_aligned(data).slice(len(beginning)), MESSAGES_MAX)
     else:
-        first, *messages = _rest(pa.py_buffer(data), at_most=MESSAGES_MAX + 1)
+        first, *messages = _messages(_aligned(data), MESSAGES_MAX + 1)
+        if first.type != "schema":  # PyArrow would read it as one all the same, and end the process
+            raise InputError(f"{what}: expected an Arrow stream: it begins with a message of type {first.type}")
         given = pa.ipc.read_schema(first)
         if not given.equals(schema):
             raise InputError(f"{what}: expected the columns {_shown(schema)}, got {_shown(given)}")
@@ -77,7 +118,13 @@ def _decoded(data: memoryview, shape: RowShape, what: str) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def _rest(data: pa.Buffer, at_most: int = MESSAGES_MAX) -> list[pa.ipc.Message]:
+def _aligned(data: memoryview | bytes) -> pa.Buffer:
+    """The data where Lance can read them: it panics at a number that does not lie at a multiple of its size."""
+    buffer = pa.py_buffer(data)
+    return buffer if buffer.address % _ALIGNMENT == 0 else pa.py_buffer(bytes(data))
+
+
+def _messages(data: pa.Buffer, at_most: int) -> list[pa.ipc.Message]:
     """The messages of a stream; one more than is allowed is enough to refuse them."""
     messages = pa.ipc.MessageReader.open_stream(data)
     rest: list[pa.ipc.Message] = []
