@@ -6,15 +6,16 @@ read any number of times, and the sweep deletes the data files of the first try.
 
 from __future__ import annotations
 
+import hmac
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from omniray.engine.base.errors import OmnirayError, StorageError
-from omniray.engine.schema.types import Schema
+from omniray.engine.base.errors import InputError, NotFound, OmnirayError, StorageError
+from omniray.engine.rows.source_files import find_file, proof_of
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.part import Part
-from omniray.engine.writes.part_message import decode_part, encode_part
+from omniray.engine.writes.part_message import encode_part
 from omniray.workers.kept_graphs import kept_open
 
 TRIES_MAX = 4
@@ -22,29 +23,23 @@ TRIES_MAX = 4
 Staged = TypeVar("Staged")
 
 
-def staged_parts(
-    schema: Schema,
-    uri: str,
-    storage_options: Mapping[str, str] | None,
-    graph_id: str,
-    sources: Sequence[str],
-    options: LoadOptions,
-    since_us: int,
-    *,
-    type: str | None,
-    format: str | None,
-) -> Iterator[Part]:
-    """Stage each source in its own task, a few at a time; parts come in the order of the sources."""
-    import ray
+@dataclass(frozen=True, slots=True)
+class FileTerms:
+    """A file to stage as a part of a load. `proof`: that whoever asks for it may read it (`proof_of`)."""
 
-    at_once = 1 + int(ray.cluster_resources().get("CPU", 1))
+    source: str
+    proof: str
+    options: LoadOptions
+    since_us: int
+    type: str | None
+    format: str | None
+
+
+def stage_file(uri: str, storage_options: Mapping[str, str] | None, graph_id: str, terms: FileTerms) -> bytes:
+    """Stage a file in a task of its own; returns the part, or the error of its rows, as a message."""
     graph = (uri, storage_options, graph_id)
-    each = [(graph, source, options, since_us, type, format) for source in sources]
-    for message in staged_by_tasks(_stage, each, at_once=at_once):
-        part = decode_part(message, schema)
-        if isinstance(part, OmnirayError):
-            raise part
-        yield part
+    (message,) = staged_by_tasks(_stage, [(graph, terms)], at_once=1)
+    return message
 
 
 def staged_by_tasks(
@@ -72,16 +67,27 @@ def staged_by_tasks(
         yield staged
 
 
-def _stage(
-    graph: tuple[str, Mapping[str, str] | None, str],
-    source: str,
-    options: LoadOptions,
-    since_us: int,
-    type: str | None,
-    format: str | None,
-) -> bytes:
+def _stage(graph: tuple[str, Mapping[str, str] | None, str], terms: FileTerms) -> bytes:
     """Runs in the worker; omniray's errors are returned, so that they keep their type."""
     try:
-        return encode_part(kept_open(*graph).stage_part(source, options, since_us, type=type, format=format))
+        _refuse_unproven(terms)
+        staged = kept_open(*graph).stage_part(
+            terms.source, terms.options, terms.since_us, type=terms.type, format=terms.format
+        )
+        return encode_part(staged)
     except OmnirayError as error:
         return encode_part(error)
+
+
+def _refuse_unproven(terms: FileTerms) -> None:
+    """Refuse a file that the client may not read, or that is another one here than where the client is."""
+    try:
+        is_proven = hmac.compare_digest(proof_of(find_file(terms.source)), terms.proof)
+    except InputError as error:
+        raise _not_here(terms.source) from error
+    if not is_proven:
+        raise _not_here(terms.source)
+
+
+def _not_here(source: str) -> NotFound:
+    return NotFound(f"{source} is not there for the staging workers, or is another file there", source=source)

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,17 +17,21 @@ from omniray.coordinator.actors.metrics import exposition
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import Reply
-from omniray.coordinator.door.calls import Call, OfWrite, RepairTerms, SweepTerms
+from omniray.coordinator.door.calls import Call, OfWrite, RepairTerms, StageTerms, SweepTerms
 from omniray.coordinator.door.status import Status
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, OmnirayError
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.judge.resolution import Outcome
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.part_message import encode_part
 from omniray.engine.writes.write_requests import Request
+from omniray.workers.staging import FileTerms, stage_file
 
 log = logging.getLogger("omniray")
 
 THREADS = 16
+STAGED_AT_ONCE = 8  # files that wait for a worker; more would only wait in Ray
 END_AFTER_S = 0.5
 LARGE_BYTES = 256 << 10  # decoded on a thread, since it would hold up the others
 
@@ -37,6 +42,7 @@ class CoordinatorHouse:
     def __init__(self, incarnations: Incarnations, url: str, end: Callable[[], object]) -> None:
         self._of, self._url, self._end = incarnations, url, end
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-call")
+        self._staging = ThreadPoolExecutor(STAGED_AT_ONCE, thread_name_prefix="omniray-staging")
         self._verbs: Mapping[Call, Callable[[Any], Any]] = {
             calls.NEWEST: lambda _: self._of.admit().newest.seq,
             calls.STATUS: lambda _: self._status(),
@@ -111,6 +117,22 @@ class CoordinatorHouse:
             bug = OmnirayError(f"a bug in omniray: '{call.name}' failed: {error!r}")
             return Reply(bug.http_status, calls.encode_error(bug))
         return Reply(200, calls.encode(result))
+
+    async def stage(self, arguments: bytes) -> Reply:
+        """Have a file staged by the workers; its part, or what is wrong with its rows, is a message of theirs."""
+        try:
+            terms = calls.decode_arguments(calls.STAGE, arguments)
+            assert isinstance(terms, StageTerms)
+            asked = FileTerms(
+                terms.source, terms.proof, LoadOptions.sent(terms.mode, terms.on_error), terms.since_us, terms.type,
+                terms.format,
+            )  # fmt: skip
+            self._of.admit()
+            of = self._of.storage
+            stage = partial(stage_file, of.uri, of.options, of.graph_id, asked)
+            return Reply(200, await asyncio.get_running_loop().run_in_executor(self._staging, stage))
+        except OmnirayError as error:
+            return Reply(error.http_status, encode_part(error))
 
     def _status(self) -> Status:
         of = self._of

@@ -24,9 +24,9 @@ from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.prepared_load import send_prepared
 from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.door import calls
-from omniray.coordinator.door.calls import OfWrite, RepairTerms, SweepTerms
+from omniray.coordinator.door.calls import OfWrite, RepairTerms, StageTerms, SweepTerms
 from omniray.coordinator.door.status import Status
-from omniray.engine.base.errors import InputError, NotFound
+from omniray.engine.base.errors import InputError, NotFound, OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.history.lineage_entry import LineageEntry
@@ -41,17 +41,20 @@ from omniray.engine.reader import GraphReader
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
-from omniray.engine.rows.source_files import find_file
+from omniray.engine.rows.source_files import find_file, proof_of
 from omniray.engine.schema.types import Schema
 from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.load import LoadIntent, Progress
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.part import Part
+from omniray.engine.writes.part_message import decode_part
 from omniray.engine.writes.terms import WriteTerms
 from omniray.engine.writes.write_requests import Header, MutationRequest
 
 TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
+STAGE_TIMEOUT_S = 3600.0
 IN_FLIGHT_MAX = 64
 WORKERS_BYTES_MIN = 32 << 20
 
@@ -258,13 +261,26 @@ class Client:
         try:
             concerned = [self.schema.type(type)] if type is not None else list(self.schema)
             since_us = intent.announce(one.table_key for one in concerned)
-            stage = partial(self._stager.stage_part, options=options, since_us=since_us, type=type, format=format)
+            stage = partial(self._staged_part, options=options, since_us=since_us, type=type, format=format)
             for part in self._pool.map(stage, files):
                 intent.take_part(part)
         except BaseException:
             intent.close(used=False)
             raise
         return intent
+
+    def _staged_part(
+        self, file: str, *, options: LoadOptions, since_us: int, type: str | None, format: str | None
+    ) -> Part:
+        """A part that a worker stages; a file that is not there for the workers is staged here."""
+        proof = proof_of(find_file(file))
+        terms = StageTerms(file, proof, options.mode, options.on_error, since_us, type, format)
+        part = decode_part(self._link.stage(terms, STAGE_TIMEOUT_S), self.schema)
+        if isinstance(part, NotFound) and part.facts.get("source") == file:
+            return self._stager.stage_part(file, options, since_us, type=type, format=format)
+        if isinstance(part, OmnirayError):
+            raise part
+        return part
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
         """The author of a write: the given actor and tenant, else those of this client."""
@@ -360,4 +376,4 @@ def _large_files(source: Any) -> list[str]:
         return []
     files = [find_file(one) for one in source]
     is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
-    return [file.path for file in files] if is_large else []
+    return [file.path if file.remote else os.path.abspath(file.path) for file in files] if is_large else []

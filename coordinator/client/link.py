@@ -10,12 +10,13 @@ import logging
 import random
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from omniray.coordinator.client import starting
 from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.client.wire import Wire
-from omniray.coordinator.door.calls import NEWEST, Call
+from omniray.coordinator.door.calls import NEWEST, Call, StageTerms
 from omniray.coordinator.door.record import find_door
 from omniray.engine.base.errors import LineOwned, OmnirayError, StorageError, Unreachable
 from omniray.engine.history.open_branch import OpenBranch
@@ -24,6 +25,8 @@ from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.owner import Incarnation, is_owner_known_dead
 
 log = logging.getLogger("omniray")
+
+Asked = TypeVar("Asked")
 
 LOOK_S_MAX = 5.0
 PAUSE_S, PAUSE_S_MAX = 0.05, 1.0
@@ -82,13 +85,20 @@ class Link:
 
     def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
         """Make a call; once more, if the coordinator has been replaced."""
+        return self._twice(lambda wire, left_s: wire.call(call, left_s, arguments), timeout_s)
+
+    def stage(self, terms: StageTerms, timeout_s: float) -> bytes:
+        """Have a file staged by workers; once more, if the coordinator has been replaced."""
+        return self._twice(lambda wire, left_s: wire.stage(terms, left_s), timeout_s)
+
+    def _twice(self, ask: Callable[[Wire, float], Asked], timeout_s: float) -> Asked:
         deadline = time.monotonic() + timeout_s
         wire = self.wire
         try:
-            return wire.call(call, timeout_s, arguments)
+            return ask(wire, timeout_s)
         except Unreachable:
             self.found_again(wire, max(0.1, deadline - time.monotonic()))
-            return self.wire.call(call, max(0.1, deadline - time.monotonic()), arguments)
+            return ask(self.wire, max(0.1, deadline - time.monotonic()))
 
     def close(self) -> None:
         if self._wire is not None:

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import decode_reply
-from omniray.coordinator.door.calls import Call
+from omniray.coordinator.door.calls import Call, StageTerms
 from omniray.coordinator.door.certificate import client_context
-from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE
+from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, STAGE, WRITE
 from omniray.coordinator.door.record import FoundDoor
 from omniray.coordinator.door.requests import encode_request
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -91,6 +91,17 @@ class Wire:
         if answer.status != http.HTTPStatus.OK:
             raise calls.decode_error(answer.body, call.name)
         return calls.decode_answer(call, answer.body)
+
+    def stage(self, terms: StageTerms, timeout_s: float) -> bytes:
+        """Have a file staged by the coordinator's workers; returns the part, or the error of its rows, as a message."""
+        try:
+            answer = self._ask(STAGE, calls.encode(terms), JSON, timeout_s)
+        except _Unanswered as error:
+            silent = f"the coordinator at {self.url} gave no answer to 'stage': {error}"
+            raise Unreachable(silent, url=self.url) from error
+        if answer.kind != PACKED:
+            raise calls.decode_error(answer.body, "stage")
+        return answer.body
 
     def close(self) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
     GET  /healthz, /readyz, /metrics    for whoever watches it; they need no credential and tell no tenant's name
     POST /v1/write                      a write: a message as `messages.py` has them, and its answer
+    POST /v1/stage                      a file to be staged by the workers, and the part that they made of it
     POST /v1/call/<name>                any other call: JSON as `calls.py` has it
 
 A request brings the door's secret, the line that it is for, and the place that it read the door's record from. All of
@@ -13,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from omniray.coordinator.door import paths
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS, Call, encode_error
 from omniray.coordinator.door.http_server import Message, Receive, Scope, Send
 from omniray.coordinator.door.messages import BYTES_MAX
@@ -69,6 +72,9 @@ class House(Protocol):
 
     async def call(self, call: Call, arguments: bytes) -> Reply: ...
 
+    async def stage(self, arguments: bytes) -> Reply:
+        """Have a file staged as a part of a load."""
+
     def metrics(self) -> str: ...
 
 
@@ -105,13 +111,13 @@ class DoorApp:
         taken = 0
         try:
             self._admit(headers)
-            call = None if path == WRITE else _call(path)
+            carry_out, kind = self._chosen(path)
             size = _size(headers, limit)
             if size > self._room:
                 raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
             taken, self._room = size, self._room - size
             body = await _body(receive, size)
-            reply = await (self._house.write(body) if call is None else self._house.call(call, body))
+            reply = await carry_out(body)
         except _Left:
             return
         except OmnirayError as error:
@@ -120,7 +126,17 @@ class DoorApp:
             return
         finally:
             self._room += taken
-        await _send(send, reply.status, reply.body, _PACKED if call is None else _JSON, newest=self._house.newest)
+        await _send(send, reply.status, reply.body, kind, newest=self._house.newest)
+
+    def _chosen(self, path: str) -> tuple[Callable[[bytes], Awaitable[Reply]], bytes]:
+        """What carries out a request, and the kind of its answer."""
+        match path:
+            case paths.WRITE:
+                return self._house.write, _PACKED
+            case paths.STAGE:
+                return self._house.stage, _PACKED
+            case _:
+                return partial(self._house.call, _call(path)), _JSON
 
     def _admit(self, headers: Mapping[bytes, bytes]) -> None:
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._credential):

@@ -45,6 +45,18 @@ class RepairTerms(msgspec.Struct, frozen=True):
     actor: str = ""
 
 
+class StageTerms(msgspec.Struct, frozen=True):
+    """A file to stage as a part of a load; `proof`: that the client may read it."""
+
+    source: str
+    proof: str
+    mode: str
+    on_error: str
+    since_us: int
+    type: str | None = None
+    format: str | None = None
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """An error instead of an answer."""
 
@@ -71,6 +83,7 @@ OUTCOME = Call("outcome", OfWrite, Outcome)
 ABANDON = Call("abandon", OfWrite, None)
 HOLD = Call("hold", OfWrite, None)
 SWEEP = Call("sweep", SweepTerms, SweepReport)
+STAGE = Call("stage", StageTerms, bytes)
 REPAIR = Call("repair", RepairTerms, RepairReport)
 DOWN = Call("down", Nothing, None)
 

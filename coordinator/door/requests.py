@@ -153,7 +153,7 @@ class RequestDecoder:
             case MutationMessage():
                 return _mutation(message, header, len(data))
             case _ if header.schema_hash != self._schema_hash:
-                return LoadRequest(header, _options(Mode.APPEND, OnError.FAIL), 0, PackedKeys((), {}), {})
+                return LoadRequest(header, LoadOptions.sent(Mode.APPEND, OnError.FAIL), 0, PackedKeys((), {}), {})
             case LoadMessage():
                 return self._load(message, header)
             case PreparedMessage():
@@ -162,7 +162,7 @@ class RequestDecoder:
     def _load(self, message: LoadMessage, header: Header) -> LoadRequest:
         if len(message.sources) > _SOURCES_MAX:
             raise InputError(f"a load from {len(message.sources)} sources: at most {_SOURCES_MAX} are taken")
-        options = _options(message.mode, message.on_error)
+        options = LoadOptions.sent(message.mode, message.on_error)
         keys: dict[str, tuple[Mode, pa.Table]] = {}
         tables: dict[str, pa.Table] = {}
         for key, data in message.tables.items():
@@ -192,7 +192,7 @@ class RequestDecoder:
         return PreparedRequest(header, resolution, message.judged_on, size_bytes=size_bytes)
 
     def _table_write(self, table: PreparedTable, table_key: str) -> TableWrite:
-        mode = _options(table.mode, OnError.FAIL).mode
+        mode = LoadOptions.sent(table.mode, OnError.FAIL).mode
         replaced = decode_shaped(table.replaced, _REPLACED, f"the replaced rows of {table_key}")
         if replaced.num_rows and (replaced[ID].null_count or replaced["_rowaddr"].null_count):
             raise InputError(f"the replaced rows of {table_key} have nulls")
@@ -239,12 +239,6 @@ def _mutation(message: MutationMessage, header: Header, size_bytes: int) -> Muta
     except OverflowError:
         raise InputError(f"the time of a query, {message.now_us} microseconds, is not a date") from None
     return MutationRequest(header, message.text, message.params, message.name, now, size_bytes)
-
-
-def _options(mode: str, on_error: str) -> LoadOptions:
-    if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE) or on_error not in set(OnError):
-        raise InputError(f"invalid mode {mode[:80]!r} or on_error {on_error[:80]!r} of a load")
-    return LoadOptions(Mode(mode), OnError(on_error), None)
 
 
 def _sent_schema(type: ElementType) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from omniray.engine.base.errors import InputError, NotFound
 from omniray.engine.rows.records import BLOCK_BYTES_TARGET, STDIN, Progress
 
 LINE_BYTES_MAX = 32 << 20
+PROOF_BYTES = 64 << 10
 STDIN_PATH = "/dev/stdin"
 _BOM = b"\xef\xbb\xbf"
 
@@ -55,6 +57,16 @@ def find_file(name: str | os.PathLike[str]) -> SourceFile:
         raise unreadable(text, error) from error
     shown = STDIN if text == STDIN_PATH else text
     return SourceFile(shown, str(path), found.st_size if stat.S_ISREG(found.st_mode) else None)
+
+
+def proof_of(file: SourceFile) -> str:
+    """A digest that only a process which may read the file can tell: of its size, its beginning and its end."""
+    digest = hashlib.sha256(str(file.size).encode())
+    with file.open() as stream:
+        digest.update(stream.read(PROOF_BYTES))
+        stream.seek(max(0, (file.size or 0) - PROOF_BYTES))
+        digest.update(stream.read(PROOF_BYTES))
+    return digest.hexdigest()
 
 
 def unreadable(name: str, error: OSError) -> InputError:

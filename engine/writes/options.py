@@ -32,3 +32,10 @@ class LoadOptions:
         if (on_error == OnError.REJECT) != (rejects is not None):
             raise InputError("on_error='reject' and a file for the rejected records go together: give rejects=PATH")
         return cls(Mode(mode), OnError(on_error), None if rejects is None else Path(rejects))
+
+    @classmethod
+    def sent(cls, mode: str, on_error: str) -> LoadOptions:
+        """Options that another process sent: the file for rejected records stays there."""
+        if mode not in (Mode.APPEND, Mode.MERGE, Mode.OVERWRITE) or on_error not in set(OnError):
+            raise InputError(f"invalid mode {mode[:80]!r} or on_error {on_error[:80]!r} of a load")
+        return cls(Mode(mode), OnError(on_error), None)
