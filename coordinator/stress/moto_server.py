@@ -28,7 +28,6 @@ from omniray.engine.base.errors import InputError, StorageError
 
 STOP_TIMEOUT_S = 30.0
 HOST = "127.0.0.1"
-READING = ("GET", "HEAD")
 
 Environ: TypeAlias = dict[str, Any]
 App: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -100,15 +99,14 @@ def new_bucket(endpoint: str) -> Bucket:
 # The server's process
 
 
-def one_write_at_a_time(app: App, lock: threading.Lock) -> App:
-    """The application with requests that change something carried out one after another.
+def one_at_a_time(app: App, lock: threading.Lock) -> App:
+    """The application with its requests carried out one after another.
 
-    moto looks whether an object is there and then puts it: of two puts that must not replace anything, both would win.
+    moto looks whether an object is there and then puts it, and closes an object that is replaced while another request
+    reads it: of two puts that race and must not replace anything, both would win, or one would get an error of moto's.
     """
 
     def answer(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] in READING:
-            return app(environ, start_response)
         # Received first: a client that is slow, or frozen, must not hold up the others.
         length = -1 if environ.get("wsgi.input_terminated") else int(environ.get("CONTENT_LENGTH") or 0)
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
@@ -132,7 +130,7 @@ def main() -> None:
 
     SigV4Auth._canonical_query_string_url = _canonical_query
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = one_write_at_a_time(DomainDispatcherApplication(create_backend_app), threading.Lock())
+    app = one_at_a_time(DomainDispatcherApplication(create_backend_app), threading.Lock())
     server = make_server(HOST, 0, app, threaded=True, request_handler=MotoRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://{HOST}:{server.server_port}", flush=True)
