@@ -33,16 +33,16 @@ def edn_lines(events: Iterable[Event]) -> Iterator[str]:
 
 
 def _line(event: Event, process: int, index: int) -> str:
-    value = " ".join(_micro(op, told=event.event == "ok") for op in event.ops)
+    value = " ".join(map(_micro, event.ops))
     return (
         f"{{:type :{event.event}, :f :txn, :value [{value}], :process {process}, :time {event.at_ns}, :index {index}}}"
     )
 
 
-def _micro(op: Micro, *, told: bool) -> str:
+def _micro(op: Micro) -> str:
     if isinstance(op, Append):
         return f"[:append {_atom(op.key)} {_atom(op.value)}]"
-    if not told or op.values is None:
+    if op.values is None:
         return f"[:r {_atom(op.key)} nil]"
     return f"[:r {_atom(op.key)} [{' '.join(map(_atom, op.values))}]]"
 

@@ -221,6 +221,13 @@ def test_a_violation_names_list_and_value_and_brings_the_transactions_that_show_
     assert lost.excerpt == ('writer 0 ok [["append","x",1]]', 'writer 0 ok [["r","x",[]]]')
 
 
+def test_a_wrong_value_is_told_once_however_often_it_was_read() -> None:
+    story = ListStory()
+    story.read(0, "x", 1)
+    story.read(1, "x", 1)
+    assert [violation.rule for violation in check_lists(story.events).violations] == [ListRule.PHANTOM_APPEND]
+
+
 # What is no violation
 
 
@@ -253,8 +260,8 @@ def test_appends_that_overlap_may_have_any_order() -> None:
 
 def test_a_transaction_that_reads_before_it_appends_does_not_tear_itself() -> None:
     story = ListStory()
-    story.begin(0, Append("x", 1), Read("y"), Append("y", 2))
-    story.end(0, "ok", Append("x", 1), Read("y", ()), Append("y", 2))
+    story.begin(0, Append("x", 1), Read("x"), Read("y"), Append("y", 2))
+    story.end(0, "ok", Append("x", 1), Read("x", (1,)), Read("y", ()), Append("y", 2))
     assert story.broken_rules() == set()
 
 
