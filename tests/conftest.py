@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from omniray.coordinator.stress import moto_server
 from tests.kit.s3server import S3Server, running_server
-from tests.stores import Root, moto_server, new_bucket
+from tests.stores import Root, new_bucket
 
 # A deadline would assert on the wall clock of a shared machine. Continuous integration judges a change by the same
 # examples each time; new ones are sought wherever somebody runs the tests.
@@ -65,7 +66,7 @@ def s3(s3_server: S3Server) -> Root:
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
     """A moto server, which others wrote; each xdist worker has its own."""
-    with moto_server() as endpoint:
+    with moto_server.s3_server() as endpoint:
         yield endpoint
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from omniray.coordinator.stress.checker import Verdict, check
+from omniray.coordinator.stress.checker import check
 from omniray.coordinator.stress.final_graph import FinalGraph
 from omniray.coordinator.stress.history import Event, Failed, Invoked, Read, Succeeded, Unclear, merge_histories
 from omniray.coordinator.stress.model import Affected, Model, digest_of
@@ -28,7 +28,7 @@ from omniray.coordinator.stress.operation import (
     Update,
     Write,
 )
-from omniray.coordinator.stress.violation import Rule
+from omniray.coordinator.stress.violation import Rule, Verdict
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.line.commit_object import Recovery
 

@@ -7,9 +7,9 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -32,12 +32,18 @@ app = typer.Typer(rich_markup_mode=None)
         "omniray stress --writers 16 --seconds 120 --chaos",
         "omniray stress --uri s3://bucket/trial --storage-option aws_endpoint=http://localhost:9000 --chaos",
         "omniray stress --chaos --seed 4711 --keep ./histories --json",
+        "omniray stress --workload list-append --export-edn history.edn",
     )
 )
 def stress(
     uri: Annotated[
-        str | None, typer.Option(metavar="URI", help="Where a graph is created.  [default: in a temporary folder]")
+        str | None,
+        typer.Option(metavar="URI", help="Where a graph is created.  [default: on moto, an S3 server of its own]"),
     ] = None,
+    workload: Annotated[
+        Literal["graph", "list-append"],
+        typer.Option(help="What is written: rows and edges of several types, or values at the ends of lists."),
+    ] = "graph",
     writers: Annotated[int, typer.Option(min=1, metavar="N", help="How many processes write at once.")] = 4,
     seconds: Annotated[float, typer.Option(min=1, metavar="S", help="How long they write.")] = 30.0,
     seed: Annotated[
@@ -50,17 +56,27 @@ def stress(
     keep: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the histories here, also after a clean run.")
     ] = None,
+    export_edn: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the history for Elle, as EDN; needs --workload list-append."),
+    ] = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Let many processes write to a new graph through a coordinator of its own, and check what became of it."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, _scratch() as scratch:
+    if export_edn is not None and workload != "list-append":
+        raise typer.BadParameter("only --workload list-append has such a history", param_hint="--export-edn")
+    if uri is None and options:
+        raise typer.BadParameter("give the --uri that they are for", param_hint="--storage-option")
+    with reporting(as_json) as out, _scratch() as scratch, _place(uri, options) as (place, reached_by):
         from omniray.coordinator.stress.run import Plan
+        from omniray.coordinator.stress.workloads import Workload
 
         plan = Plan(
-            uri=uri or str(scratch / "graph"), storage_options=options, folder=keep or scratch / "histories",
+            uri=place, storage_options=reached_by, folder=keep or scratch / "histories",
             writers=writers, seconds=seconds, seed=random.randrange(SEED_MAX) if seed is None else seed, chaos=chaos,
+            workload=Workload(workload), edn=export_edn,
         )  # fmt: skip
         report = _run(plan, out)
         if report.ok:
@@ -79,6 +95,18 @@ def _scratch() -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # it is not empty, or gone
             folder.rmdir()
+
+
+@contextlib.contextmanager
+def _place(uri: str | None, options: dict[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Where the graph is created: at a given URI, else in a bucket of an S3 server that ends with the run."""
+    from omniray.coordinator.stress.moto_server import s3_bucket
+
+    if uri is not None:
+        yield uri, options
+        return
+    with s3_bucket() as bucket:
+        yield f"{bucket.uri}/graph", bucket.storage_options
 
 
 def _run(plan: Plan, out: Output) -> Report:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from omniray.coordinator.stress.evidence import USER_KINDS, Attempt, Evidence, Submission
@@ -19,20 +18,9 @@ from omniray.coordinator.stress.final_graph import FinalGraph
 from omniray.coordinator.stress.history import UNTYPED, Event, Failed, Succeeded, Unclear, Unread
 from omniray.coordinator.stress.operation import TABLE_KEYS, Delete, Update
 from omniray.coordinator.stress.replay import MODELLED_KINDS, replay_violations
-from omniray.coordinator.stress.violation import Rule, Violation
+from omniray.coordinator.stress.violation import Rule, Verdict, Violation
 from omniray.engine.base.errors import ExpectedVersionMismatch, Fenced
 from omniray.engine.recovery.rules import RECORDED_AS, Decision
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The checker's findings; a run without violations broke no rule."""
-
-    violations: tuple[Violation, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
 
 
 def check(events: Sequence[Event], final: FinalGraph) -> Verdict:

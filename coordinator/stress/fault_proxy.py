@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from omniray.coordinator.stress.request_faults import Armed, RequestFault, Seen, StoreFault, Weather
-from omniray.engine.base.errors import StorageError
+from omniray.engine.base.errors import InputError, StorageError
 
 DELAY_S = 0.5
 START_TIMEOUT_S = 60.0
@@ -67,8 +67,13 @@ class FaultProxy:
 
 
 @contextlib.contextmanager
-def running_proxy(target: str, seed: int) -> Iterator[FaultProxy]:
-    """A proxy in front of the endpoint `target`; it ends with the block or with this process."""
+def running_proxy(target: str, seed: int = 0) -> Iterator[FaultProxy]:
+    """A proxy in front of the endpoint `target`; it ends with the block or with this process.
+
+    The seed decides which requests get the fault of a weather. Endpoints begin with http://, since TLS hides requests.
+    """
+    if urlsplit(target).scheme != "http":
+        raise InputError(f"no proxy can break requests to {target}: give an endpoint that begins with http://")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=run_proxy, args=(target, seed, theirs), daemon=True)
@@ -206,6 +211,8 @@ class _Passage:
                 return _cut(writer)
             case StoreFault.DELAY:
                 await asyncio.sleep(wait_s)
+            case StoreFault.TWICE:
+                await self._asked(request)
         answer, is_open = await self._asked(request)
         match fault:
             case StoreFault.LOST_ANSWER:

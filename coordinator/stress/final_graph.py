@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ class FinalGraph:
     recoveries: tuple[Recovery, ...]
 
     @classmethod
-    def of(cls, graph: StressedGraph) -> FinalGraph:
-        """Read everything, by full scans; no process may write meanwhile."""
+    def of(cls, graph: StressedGraph, types: Collection[TypeName] = tuple(ROW_TYPES)) -> FinalGraph:
+        """Read everything, the tables by full scans; no process may write meanwhile."""
         snapshot = graph.snapshot()
-        rows = {type: tuple(snapshot.table(type).to_pylist()) for type in ROW_TYPES}
+        rows = {type: tuple(snapshot.table(type).to_pylist()) for type in types}
         return cls(rows, tuple(reversed(graph.history())), tuple(reversed(graph.recoveries())))

@@ -7,21 +7,24 @@ for its last line. Times come from the monotonic clock, which all processes of o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from omniray.coordinator.stress.operation import TypeName, Write
-from omniray.engine.base.errors import InputError
+from omniray.engine.base.errors import InputError, OmnirayError
 
 NOBODY = -1
 """The writer's number in events that no writer caused: disturbances from outside."""
 
 UNTYPED = "untyped"
 """The kind of an exception that is no `OmnirayError`; it should never occur."""
+
+
+Decoded = TypeVar("Decoded")
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -98,7 +101,7 @@ Outcome: TypeAlias = Succeeded | Failed | Unclear
 _decode = msgspec.json.Decoder(Event).decode
 
 
-def line_of(event: Event) -> str:
+def line_of(event: msgspec.Struct) -> str:
     """The event as a line of a history."""
     return msgspec.json.encode(event).decode()
 
@@ -112,7 +115,7 @@ class HistoryFile:
         except FileExistsError as error:
             raise InputError(f"there is a history at {path} already: give every writer a file of its own") from error
 
-    def append(self, event: Event) -> None:
+    def append(self, event: msgspec.Struct) -> None:
         self._file.write(f"{line_of(event)}\n".encode())
 
     def __enter__(self) -> HistoryFile:
@@ -126,8 +129,21 @@ class HistoryFile:
 
 def read_history(path: str | os.PathLike[str]) -> list[Event]:
     """The events of one writer; a last line that its death cut off is left out."""
+    return [decoded(_decode, line, where) for line, where in whole_lines(path)]
+
+
+def whole_lines(path: str | os.PathLike[str]) -> Iterator[tuple[bytes, str]]:
+    """The lines of a history with their places; a last one that is cut off is left out."""
     *whole, _torn = Path(path).read_bytes().split(b"\n")
-    return [_event(line, f"{path}, line {number}") for number, line in enumerate(whole, start=1)]
+    return ((line, f"{path}, line {number}") for number, line in enumerate(whole, start=1))
+
+
+def decoded(decode: Callable[[bytes], Decoded], line: bytes, where: str) -> Decoded:
+    """The event of a line; raises `InputError` with its place if it is none."""
+    try:
+        return decode(line)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{where} is not an event of a history: {error}; check what wrote to the file") from error
 
 
 def merge_histories(histories: Iterable[Iterable[Event]]) -> tuple[Event, ...]:
@@ -135,9 +151,11 @@ def merge_histories(histories: Iterable[Iterable[Event]]) -> tuple[Event, ...]:
     return tuple(sorted((event for events in histories for event in events), key=lambda event: event.at_ns))
 
 
-def _event(line: bytes, where: str) -> Event:
-    try:
-        event: Event = _decode(line)
-    except msgspec.DecodeError as error:
-        raise InputError(f"{where} is not an event of a history: {error}; check what wrote to the file") from error
-    return event
+def named(error: BaseException) -> tuple[str, str]:
+    """The kind of an error, and whether it may be retried."""
+    return (error.kind, error.retry) if isinstance(error, OmnirayError) else (UNTYPED, "unknown")
+
+
+def text_of(error: BaseException) -> str:
+    """An error as a history tells it."""
+    return str(error) if isinstance(error, OmnirayError) else f"{type(error).__name__}: {error}"

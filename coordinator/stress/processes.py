@@ -17,7 +17,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from omniray.coordinator.client.client import Client, connect
-from omniray.coordinator.stress.writer import NS_PER_S, run_writer
+from omniray.coordinator.stress.workloads import PARTS, Workload
+from omniray.coordinator.stress.writer import NS_PER_S
 from omniray.engine.base.errors import OmnirayError, StorageError, Unreachable
 
 STARTING_MAX = 4
@@ -30,13 +31,14 @@ TENANTS = ("even", "odd")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The parameters of every writer: the graph, its coordinator, the seed, and the folder of the histories."""
+    """The parameters of every writer: the graph, its coordinator, the seed, the folder of the histories, what to do."""
 
     uri: str
     storage_options: Mapping[str, str] | None
     address: str
     seed: int
     folder: Path
+    workload: Workload
 
     def history_path(self, number: int) -> Path:
         return self.folder / f"writer-{number:04}.jsonl"
@@ -140,7 +142,7 @@ def write(task: Task, number: int, pipe: Connection) -> None:
     with _connected(task, number) as client, contextlib.suppress(EOFError):
         pipe.send(number)
         seconds = (pipe.recv() - time.monotonic_ns()) / NS_PER_S
-        run_writer(
+        PARTS[task.workload].run_writer(
             client, seed=task.seed, writer_no=number, history_path=task.history_path(number), seconds=seconds,
             stop=pipe.poll,
         )  # fmt: skip

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from omniray.coordinator.stress.checker import Verdict
 from omniray.coordinator.stress.evidence import USER_KINDS, Attempt, submissions_of
 from omniray.coordinator.stress.final_graph import FinalGraph
 from omniray.coordinator.stress.history import Disturbed, Event, Failed, Read, Succeeded, Unread
-from omniray.coordinator.stress.violation import Violation
+from omniray.coordinator.stress.violation import Verdict, Violation
 
 if TYPE_CHECKING:  # imported only to draw for a person
     from rich.console import Console
@@ -90,14 +89,14 @@ def summarise(events: Sequence[Event], final: FinalGraph, verdict: Verdict, *, s
         without_effect=sum(answer.commit_id is None for answer in answers),
         repeated=sum(answer.repeated for answer in answers),
         unknown=sum(not attempt.committed and not attempt.refused for attempt in attempts),
-        refusals=_counts(a.outcome.kind for a in attempts if isinstance(a.outcome, Failed)),
+        refusals=counts(a.outcome.kind for a in attempts if isinstance(a.outcome, Failed)),
         reads=sum(isinstance(event, Read) for event in events),
-        failed_reads=_counts(event.kind for event in events if isinstance(event, Unread)),
-        kills=_disturbances(events, "kill"),
-        faults=_disturbances(events, "fault"),
-        recoveries=_counts(recovery.recovery_kind for recovery in final.recoveries),
-        latency=_latency(attempts),
-        groups=_groups(Counter(entry.seq for entry in commits)),
+        failed_reads=counts(event.kind for event in events if isinstance(event, Unread)),
+        kills=disturbances(events, "kill"),
+        faults=disturbances(events, "fault"),
+        recoveries=counts(recovery.recovery_kind for recovery in final.recoveries),
+        latency=latency_of(_took_ms(attempts)),
+        groups=groups_of(Counter(entry.seq for entry in commits)),
         violations=verdict.violations,
     )
 
@@ -146,7 +145,7 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "none"
 
 
-def _counts(kinds: Iterable[str]) -> dict[str, int]:
+def counts(kinds: Iterable[str]) -> dict[str, int]:
     """The count of each kind, the most frequent first."""
     return dict(Counter(kinds).most_common())
 
@@ -155,20 +154,24 @@ def _seconds(events: Sequence[Event]) -> float:
     return (events[-1].at_ns - events[0].at_ns) / NS_PER_S if events else 0.0
 
 
-def _disturbances(events: Iterable[Event], what: str) -> int:
+def disturbances(events: Iterable[Event], what: str) -> int:
+    """How often the chaos did this."""
     return sum(isinstance(event, Disturbed) and event.what == what for event in events)
 
 
-def _latency(attempts: Iterable[Attempt]) -> Latency | None:
-    """The latency of attempts that committed; repetitions are left out, since their answer is ready."""
-    took_ms = sorted(
-        (attempt.ended_ns - attempt.began_ns) / NS_PER_MS
-        for attempt in attempts
-        if isinstance(attempt.outcome, Succeeded) and attempt.committed and not attempt.outcome.repeated
-    )
-    if not took_ms:
+def latency_of(took_ms: Iterable[float]) -> Latency | None:
+    """The latency of commits that took so long; None if there was none."""
+    ascending = sorted(took_ms)
+    if not ascending:
         return None
-    return Latency(_percentile(took_ms, 0.50), _percentile(took_ms, 0.99), took_ms[-1])
+    return Latency(_percentile(ascending, 0.50), _percentile(ascending, 0.99), ascending[-1])
+
+
+def _took_ms(attempts: Iterable[Attempt]) -> Iterator[float]:
+    """The time of attempts that committed; repetitions are left out, since their answer is ready."""
+    for attempt in attempts:
+        if isinstance(attempt.outcome, Succeeded) and attempt.committed and not attempt.outcome.repeated:
+            yield (attempt.ended_ns - attempt.began_ns) / NS_PER_MS
 
 
 def _percentile(ascending: Sequence[float], share: float) -> float:
@@ -176,7 +179,8 @@ def _percentile(ascending: Sequence[float], share: float) -> float:
     return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
 
 
-def _groups(commits_by_seq: Mapping[int, int]) -> GroupSizes | None:
+def groups_of(commits_by_seq: Mapping[int, int]) -> GroupSizes | None:
+    """How many commits an object of the line had; None if there was none."""
     if not commits_by_seq:
         return None
     sizes = commits_by_seq.values()

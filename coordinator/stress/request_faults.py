@@ -18,6 +18,7 @@ class StoreFault(StrEnum):
     CUT_BODY = "cut_body"  # applied, and half of the answer's body arrives; of its head, if there is no body
     LOST_ANSWER = "lost_answer"  # applied, and the connection breaks instead of an answer
     FALSE_ERROR = "false_error"  # applied, yet the answer is 500
+    TWICE = "twice"  # applied twice, and answered as the second time
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,14 @@ from urllib.parse import urlsplit
 from omniray.coordinator.actors.hosting import host
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.stress.chaos import Chaos
-from omniray.coordinator.stress.checker import check
 from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
-from omniray.coordinator.stress.final_graph import FinalGraph
-from omniray.coordinator.stress.history import HistoryFile, merge_histories, read_history
+from omniray.coordinator.stress.history import HistoryFile
 from omniray.coordinator.stress.nodes import Nodes, running_nodes
-from omniray.coordinator.stress.operation import SCHEMA
 from omniray.coordinator.stress.processes import Task, Writers
-from omniray.coordinator.stress.report import Report, summarise
+from omniray.coordinator.stress.recorder import export_edn
+from omniray.coordinator.stress.report import Report
 from omniray.coordinator.stress.schedule import schedule
+from omniray.coordinator.stress.workloads import CHAOS, PARTS, WRITERS, Workload, list_events
 from omniray.engine import graph as graphs
 from omniray.engine.base.errors import InputError, OmnirayError, StorageError
 
@@ -29,12 +28,11 @@ TICK_S = 0.1
 TELL_EVERY_S = 1.0
 HEAL_TIMEOUT_S = 180.0
 LIFE_WRITES_EACH = 3
-_ACKNOWLEDGED = b'"event":"ok"'
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of a run on a new graph; `folder` gets the histories."""
+    """The parameters of a run on a new graph; `folder` gets the histories, `edn` that of transactions over lists."""
 
     uri: str
     storage_options: Mapping[str, str] | None
@@ -43,6 +41,8 @@ class Plan:
     seconds: float
     seed: int
     chaos: bool
+    workload: Workload = Workload.GRAPH
+    edn: Path | None = None
 
     @property
     def breakable_endpoint(self) -> str | None:
@@ -76,13 +76,16 @@ def run_stress(plan: Plan, tell: Callable[[Progress], None]) -> Report:
     """Carry out a plan and check the result; the graph stays, without a coordinator."""
     if any(plan.folder.glob("*.jsonl")):
         raise InputError(f"there are histories in {plan.folder} already: give a folder of its own to each run")
-    graphs.init(plan.uri, schema=SCHEMA, storage_options=plan.storage_options, actor="stress").close()
+    parts = PARTS[plan.workload]
+    graphs.init(plan.uri, schema=parts.schema, storage_options=plan.storage_options, actor="stress").close()
     plan.folder.mkdir(parents=True, exist_ok=True)
     with _store_in_weather(plan) as proxy, running_nodes() as nodes:
         _write(plan, nodes, proxy, tell)
-    final = _final(plan)
-    events = merge_histories(map(read_history, sorted(plan.folder.glob("*.jsonl"))))
-    return summarise(events, final, check(events, final), seed=plan.seed)
+    with _healed(plan) as graph:
+        report = parts.judge(plan.folder, graph, plan.seed)
+    if plan.edn is not None:
+        export_edn(list_events(plan.folder), plan.edn)
+    return report
 
 
 @contextlib.contextmanager
@@ -105,8 +108,8 @@ def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[P
     with graphs.open(plan.uri, storage_options=options, read_only=True) as graph:
         hosted = host(graph, plan.uri, options, nodes.address)
         with (
-            Writers(Task(hosted.storage.uri, options, nodes.address, plan.seed, plan.folder)) as writers,
-            HistoryFile(plan.folder / "chaos.jsonl") as history,
+            Writers(Task(hosted.storage.uri, options, nodes.address, plan.seed, plan.folder, plan.workload)) as writers,
+            HistoryFile(plan.folder / CHAOS) as history,
         ):
             due = schedule(plan.seed, plan.seconds, store=proxy is not None) if plan.chaos else ()
             chaos = Chaos(
@@ -121,7 +124,7 @@ def _write(plan: Plan, nodes: Nodes, proxy: FaultProxy | None, tell: Callable[[P
 
 def _disturb(plan: Plan, writers: Writers, chaos: Chaos, tell: Callable[[Progress], None]) -> None:
     """Let the writers work for their time, with disturbances."""
-    began, told_s, counter = time.monotonic(), 0.0, _Counter(plan.folder)
+    began, told_s, counter = time.monotonic(), 0.0, _Counter(plan)
     writers.send_off(plan.seconds)
     try:
         while (elapsed_s := time.monotonic() - began) < plan.seconds:
@@ -152,7 +155,8 @@ def _take_down(uri: str, options: Mapping[str, str] | None) -> None:
             time.sleep(TELL_EVERY_S)
 
 
-def _final(plan: Plan) -> FinalGraph:
+@contextlib.contextmanager
+def _healed(plan: Plan) -> Iterator[Graph]:
     """The graph after all operations of killed writers are recovered."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
     with graphs.open(plan.uri, storage_options=plan.storage_options) as graph:
@@ -160,23 +164,23 @@ def _final(plan: Plan) -> FinalGraph:
             if time.monotonic() > deadline:
                 raise StorageError(f"there are operations that can't be recovered: {', '.join(left)}; find out why")
             time.sleep(TELL_EVERY_S)
-        return FinalGraph.of(graph)
+        yield graph
 
 
 class _Counter:
     """Counts acknowledged writes in histories that grow."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, plan: Plan) -> None:
+        self._folder, self._acknowledged = plan.folder, PARTS[plan.workload].acknowledged
         self._read: dict[Path, int] = {}
         self._count = 0
 
     def count(self) -> int:
-        for path in self._folder.glob("writer-*.jsonl"):
+        for path in self._folder.glob(WRITERS):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
                 lines = file.read()
             whole = lines.rfind(b"\n") + 1
             self._read[path] = self._read.get(path, 0) + whole
-            self._count += lines.count(_ACKNOWLEDGED, 0, whole)
+            self._count += self._acknowledged(lines[:whole])
         return self._count

@@ -40,13 +40,38 @@ class Rule(StrEnum):
     FALSE_RECOVERY = "false_recovery"  # rolled back, and in the lineage; or rolled forward, and not in it
 
 
+class ListRule(StrEnum):
+    """A rule of transactions over lists, named by its violation."""
+
+    FORKED_LIST = "forked_list"  # a list that was read is no prefix of the longest one
+    LOST_APPEND = "lost_append"  # acknowledged before a read began, and in no list that was read
+    DOUBLED_APPEND = "doubled_append"  # one value twice in a list
+    PHANTOM_APPEND = "phantom_append"  # in a list, and nobody appended it
+    REFUSED_YET_APPENDED = "refused_yet_appended"
+    STALE_READ = "stale_read"  # lacks a value that was known before the read began
+    EARLY_READ = "early_read"  # shows a value whose append began after the read had ended
+    MISORDERED_APPENDS = "misordered_appends"  # an append that was known before another began comes after it
+    TORN_TRANSACTION = "torn_transaction"  # a read shows a part of what a transaction appended
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """A rule that was broken, and the lines of the history that show it."""
 
-    rule: Rule
+    rule: Rule | ListRule
     message: str
     excerpt: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The findings of a checker; a run without violations broke no rule."""
+
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations

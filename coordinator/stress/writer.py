@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import pyarrow.compute as pc
 
 from omniray.coordinator.stress.history import (
-    UNTYPED,
     Failed,
     HistoryFile,
     Invoked,
@@ -19,6 +19,8 @@ from omniray.coordinator.stress.history import (
     Succeeded,
     Unclear,
     Unread,
+    named,
+    text_of,
 )
 from omniray.coordinator.stress.model import digest_of
 from omniray.coordinator.stress.operation import (
@@ -31,10 +33,11 @@ from omniray.coordinator.stress.operation import (
     row_of,
 )
 from omniray.coordinator.stress.workload import Look, Submit, steps
-from omniray.engine.base.errors import OmnirayError
 from omniray.engine.reading.snapshot import Snapshot
 
 NS_PER_S = 1_000_000_000
+
+Step = TypeVar("Step")
 
 
 def run_writer(
@@ -52,12 +55,9 @@ def run_writer(
     Errors of the graph are recorded and don't end the writer. The replacement of a dead writer gets a new number and
     file: with the old number it would append the old keys.
     """
-    ends_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
     with HistoryFile(history_path) as history:
         writer = _Writer(graph, writer_no, history)
-        for step in itertools.islice(steps(seed, writer_no, _now_ms), ops):
-            if stop() or (ends_ns is not None and time.monotonic_ns() >= ends_ns):
-                return
+        for step in within(steps(seed, writer_no, _now_ms), ops=ops, seconds=seconds, stop=stop):
             match step:
                 case Submit(write, strictly=True):
                     writer.submit_strictly(write)
@@ -65,6 +65,17 @@ def run_writer(
                     writer.submit(write)
                 case Look(names):
                     writer.look(names)
+
+
+def within(
+    steps: Iterable[Step], *, ops: int | None, seconds: float | None, stop: Callable[[], bool]
+) -> Iterator[Step]:
+    """The steps, until there were `ops` of them, `seconds` are over or `stop` returns true."""
+    ends_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
+    for step in itertools.islice(steps, ops):
+        if stop() or (ends_ns is not None and time.monotonic_ns() >= ends_ns):
+            return
+        yield step
 
 
 class _Writer:
@@ -89,9 +100,9 @@ class _Writer:
             snapshot = self._graph.snapshot()
             digests = {type: _digests(snapshot, type, names) for type in ROW_TYPES}
         except Exception as error:
-            kind, retry = _named(error)
+            kind, retry = named(error)
             self._history.append(
-                Unread(at_ns=time.monotonic_ns(), writer=self._number, kind=kind, retry=retry, message=_text(error))
+                Unread(at_ns=time.monotonic_ns(), writer=self._number, kind=kind, retry=retry, message=text_of(error))
             )
             return None
         self._history.append(
@@ -118,11 +129,11 @@ class _Writer:
         try:
             result = write.apply(self._graph)
         except Exception as error:
-            at_ns, (kind, retry) = time.monotonic_ns(), _named(error)
+            at_ns, (kind, retry) = time.monotonic_ns(), named(error)
             if retry == "unknown":
-                return Unclear(at_ns=at_ns, writer=self._number, txn_id=write.txn_id, kind=kind, message=_text(error))
+                return Unclear(at_ns=at_ns, writer=self._number, txn_id=write.txn_id, kind=kind, message=text_of(error))
             return Failed(
-                at_ns=at_ns, writer=self._number, txn_id=write.txn_id, kind=kind, retry=retry, message=_text(error)
+                at_ns=at_ns, writer=self._number, txn_id=write.txn_id, kind=kind, retry=retry, message=text_of(error)
             )
         return Succeeded(
             at_ns=time.monotonic_ns(),
@@ -141,15 +152,6 @@ def _digests(snapshot: Snapshot, type: TypeName, names: tuple[str, ...]) -> dict
     rows = snapshot.table(type, filter=pc.field(column).isin(list(names))).to_pylist()
     found = {name: [row_of(type, row) for row in rows if row[column] == name] for name in names}
     return {name: digest_of(rows) for name, rows in found.items() if rows}
-
-
-def _named(error: Exception) -> tuple[str, str]:
-    """The kind of an error, and whether it may be retried."""
-    return (error.kind, error.retry) if isinstance(error, OmnirayError) else (UNTYPED, "unknown")
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, OmnirayError) else f"{type(error).__name__}: {error}"
 
 
 def _now_ms() -> int:

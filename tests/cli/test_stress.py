@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,16 +11,19 @@ from typing import Any
 import pytest
 
 import omniray
+from omniray.coordinator.stress import moto_server
 from omniray.coordinator.stress import run as run_module
-from omniray.coordinator.stress.checker import Verdict
 from omniray.coordinator.stress.final_graph import FinalGraph
+from omniray.coordinator.stress.moto_server import Bucket
 from omniray.coordinator.stress.operation import ROW_TYPES, SCHEMA
 from omniray.coordinator.stress.report import Report, summarise
 from omniray.coordinator.stress.run import Plan
-from omniray.coordinator.stress.violation import Rule, Violation
+from omniray.coordinator.stress.violation import Rule, Verdict, Violation
+from omniray.coordinator.stress.workloads import Workload
 from omniray.engine.base.errors import Unreachable
 from tests.commands import omniray_command
 
+MOTO = Bucket("s3://bucket-1", {"aws_endpoint": "http://127.0.0.1:1"})
 LOST = Violation(Rule.LOST_COMMIT, "01 was acknowledged and is not in the lineage", ("a line of the history",))
 
 
@@ -51,6 +55,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Plan]]:
             return report_of(plan, *violations)
 
         monkeypatch.setattr(run_module, "run_stress", run_stress)
+        monkeypatch.setattr(moto_server, "s3_bucket", lambda: contextlib.nullcontext(MOTO))
         return plans
 
     return end_with
@@ -136,7 +141,41 @@ def test_a_store_can_be_broken_if_it_is_reached_without_tls(
     assert ("requests to S3 are not broken" in answer.err) == (breakable is None)
 
 
-def test_a_disk_has_no_requests_to_break(runs: Any) -> None:
+def test_a_disk_has_no_requests_to_break(runs: Any, tmp_path: Path) -> None:
     plans = runs()
-    assert "S3" not in omniray_command("stress", "--chaos").err
+    assert "S3" not in omniray_command("stress", "--uri", tmp_path / "graph", "--chaos").err
     assert plans[0].breakable_endpoint is None
+
+
+def test_without_a_uri_it_runs_on_an_s3_server_of_its_own_which_can_be_broken(runs: Any) -> None:
+    plans = runs()
+    assert omniray_command("stress", "--chaos").code == 0
+    assert (plans[0].uri, plans[0].storage_options) == ("s3://bucket-1/graph", MOTO.storage_options)
+    assert plans[0].breakable_endpoint == "http://127.0.0.1:1"
+
+
+def test_without_moto_one_line_says_what_to_install_or_give(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    monkeypatch.setattr(moto_server, "find_spec", lambda name: None)
+    answer = omniray_command("stress")
+    assert answer.code == 3
+    assert answer.err == "error: moto is not installed: pip install 'omniray[testing]', or give the URI of a store\n"
+
+
+def test_options_of_a_store_need_the_store_that_they_are_for(runs: Any) -> None:
+    answer = omniray_command("stress", "--storage-option", "aws_region=eu-west-1")
+    assert answer.code == 2
+    assert "give the --uri that they are for" in answer.err
+
+
+def test_the_workload_and_the_file_for_elle_are_part_of_the_plan(runs: Any, tmp_path: Path) -> None:
+    plans = runs()
+    file = tmp_path / "history.edn"
+    assert omniray_command("stress", "--workload", "list-append", "--export-edn", file).code == 0
+    assert omniray_command("stress").code == 0
+    assert [(plan.workload, plan.edn) for plan in plans] == [(Workload.LIST_APPEND, file), (Workload.GRAPH, None)]
+
+
+def test_only_lists_have_a_history_for_elle(runs: Any, tmp_path: Path) -> None:
+    answer = omniray_command("stress", "--export-edn", tmp_path / "history.edn")
+    assert answer.code == 2
+    assert "only --workload list-append has such a history" in answer.err

@@ -13,6 +13,7 @@ import omniray
 from omniray.coordinator.stress.fault_proxy import FaultProxy, running_proxy
 from omniray.coordinator.stress.operation import SCHEMA, Account
 from omniray.coordinator.stress.request_faults import RequestFault, Seen, StoreFault, Weather
+from omniray.engine.base.errors import InputError
 from tests.kit.s3server import S3Server
 
 TIMEOUT_S = 30
@@ -109,6 +110,17 @@ def test_an_answer_that_is_lost_had_its_effect(server: S3Server, proxy: FaultPro
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         _ask(proxy.endpoint, "PUT", "/bucket/lost", b"body")
     assert _ask(server.endpoint, "GET", "/bucket/lost").content == b"body"
+
+
+def test_a_request_that_is_sent_twice_is_answered_as_the_second_time(server: S3Server, proxy: FaultProxy) -> None:
+    proxy.set_weather(Weather(StoreFault.TWICE, 1.0))
+    assert _ask(proxy.endpoint, "PUT", "/bucket/twice", b"body", **{"If-None-Match": "*"}).status == 412
+    assert _ask(server.endpoint, "GET", "/bucket/twice").content == b"body"
+
+
+def test_an_endpoint_that_speaks_tls_is_refused() -> None:
+    with pytest.raises(InputError, match="give an endpoint that begins with http://"), running_proxy("https://s3"):
+        pytest.fail("it runs")
 
 
 def test_a_share_of_the_requests_goes_wrong(proxy: FaultProxy) -> None:

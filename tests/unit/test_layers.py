@@ -41,12 +41,13 @@ COORDINATOR = {
     "cli": "client actors stress",
     "demo": "client actors stress",
     "stress": "client actors door",
+    "testing": "stress",
 }
 WORKERS: dict[str, str] = {}
 PACKAGES = {"engine": ENGINE, "coordinator": COORDINATOR, "workers": WORKERS}
 FORBIDDEN = {
-    "engine": ("ray", "pyspark", "omniray.workers", "omniray.coordinator", "omniray.spark"),
-    "workers": ("omniray.coordinator", "omniray.spark"),
+    "engine": ("ray", "pyspark", "omniray.workers", "omniray.coordinator", "omniray.spark", "omniray.testing"),
+    "workers": ("omniray.coordinator", "omniray.spark", "omniray.testing"),
     "coordinator": (),
 }
 EVERYWHERE = ("bench", "tests", *LAYERS)
@@ -181,6 +182,7 @@ def test_the_walker_finds_a_planted_import_between_packages(module: str, source:
         ("engine", "from omniray import coordinator"),
         ("engine", "from omniray import connect"),
         ("engine", "from omniray.spark import transaction"),
+        ("engine", "from omniray.testing import Recorder"),
         ("engine", "from omniray.workers.staging import stage"),
         ("engine", "import importlib\nimportlib.import_module('ray')"),
         ("workers", "from omniray.coordinator.cli.app import main"),
