@@ -23,6 +23,7 @@ from omniray.coordinator.stress.schedule import schedule
 from omniray.coordinator.stress.workloads import CHAOS, PARTS, WRITERS, Workload, list_events
 from omniray.engine import graph as graphs
 from omniray.engine.base.errors import InputError, OmnirayError, StorageError
+from omniray.engine.graph import Graph
 
 TICK_S = 0.1
 TELL_EVERY_S = 1.0
