@@ -92,7 +92,7 @@ def test_a_pin_whose_path_leads_out_of_the_graph_is_refused(place: tuple[str | i
 
 
 @pytest.mark.parametrize("place", NAMES, ids=str)
-@pytest.mark.parametrize("name", (*LEADS_OUT, "..", "a/b"))
+@pytest.mark.parametrize("name", [*LEADS_OUT, "..", "a/b"])
 def test_an_object_with_a_name_that_leads_out_of_its_folder_is_refused(place: tuple[str | int, ...], name: str) -> None:
     refused(json.loads(commit_json.encode(FULL)), place, name)
 
