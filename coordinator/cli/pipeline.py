@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omniray.coordinator.cli.arguments import AsJson, examples
-from omniray.coordinator.cli.output import Output, counted, printable, reporting
+from omniray.coordinator.cli.output import Output, counted, reporting
 from omniray.engine.base.errors import InputError
+from omniray.engine.base.printable import printable
 
 if TYPE_CHECKING:
     from omniray.workers.spark.pipeline.report import Report

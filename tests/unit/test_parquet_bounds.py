@@ -88,9 +88,8 @@ def prefix_bomb(folder: Path) -> Path:
     """500 texts of a megabyte that share their first part: 500 MB, of which the file has one."""
     texts = ["x" * MIB + f"{n:04d}" for n in range(500)]
     encoding = {"text": "DELTA_BYTE_ARRAY"}
-    return written(
-        folder, pa.table({"text": texts}), use_dictionary=False, column_encoding=encoding, write_batch_size=8
-    )
+    one_page = {"use_dictionary": False, "data_page_size": 1 << 30}
+    return written(folder, pa.table({"text": texts}), column_encoding=encoding, **one_page)
 
 
 @pytest.mark.parametrize("bomb", [dictionary_bomb, zipped_bomb, prefix_bomb])
