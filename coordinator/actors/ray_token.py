@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import Any
 
 from omniray.engine.base.errors import StorageError
 
@@ -90,7 +91,8 @@ def _use(path: Path) -> None:
 
 def _reload() -> None:
     """Let Ray read its settings again: it may have been imported before they were there."""
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray import _raylet
 
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = _raylet  # its stubs lack both
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
