@@ -52,6 +52,7 @@ def birth() -> CommitObject:
 def pin(table_key: str, version: int, transaction: str, rows: int) -> Pin:
     """A version of a table, by a transaction."""
     kind, _, name = table_key.partition(":")
+    transaction = transaction.replace(":", "-")
     return Pin(f"id-{name}", f"{kind}s/{name}.lance", version, transaction, rows, content=transaction)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omniray.coordinator.actors import listening, ray_token
 from omniray.engine.base.errors import BranchGone, Unreachable
 from omniray.engine.line.branch_id import MAIN
 from omniray.engine.store.open_store import open_store
@@ -28,10 +30,9 @@ LOOPBACK = "127.0.0.1"
 CONNECT_TIMEOUT_S = 5.0
 _CURRENT_CLUSTER = Path(tempfile.gettempdir(), "ray", "ray_current_cluster")
 
-# Ray reads these when it is imported. A value that is set already is kept.
+# Ray reads these when it is imported, or starts its processes. A value that is set already is kept.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -110,16 +111,51 @@ def join(address: str | None) -> bool:
         return False
     wanted = address or _running_here() or LOCAL
     if wanted == LOCAL:
-        # Ray does not authenticate connections, so a cluster for this machine alone listens on loopback only.
-        _init(address=LOCAL, include_dashboard=False, _node_ip_address=LOOPBACK)
+        with starting():
+            _init(address=LOCAL, include_dashboard=False, _node_ip_address=LOOPBACK)
         return True
     if not is_listening(wanted):
         raise _no_cluster(wanted, "nothing listens there")
+    ray_token.find(wanted)
     try:
         _init(address=wanted)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise _no_cluster(wanted, str(error).splitlines()[0]) from error
     return False
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Start a cluster for this machine alone within this block: by token, and on loopback only, or not at all.
+
+    Who reaches a port of Ray may run code as its user. Whatever other settings say, the ports are looked at afterwards.
+    """
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # as in the environment, which was read if Ray was imported before
+    ray_token.begin()
+    before = _open_ports()
+    try:
+        yield
+        _refuse_open_ports(before)
+        ray_token.publish(address())
+    except BaseException:
+        leave()
+        raise
+
+
+def _open_ports() -> set[str]:
+    """The ports of this process, and of all that it started, that other machines reach."""
+    return set(listening.open_to_others(listening.descendants([os.getpid()])))
+
+
+def _refuse_open_ports(before: Collection[str]) -> None:
+    if found := sorted(_open_ports() - set(before)):
+        raise Unreachable(
+            f"Ray was ended again: it would have listened for other machines ({', '.join(found)}); import omniray "
+            "before ray, and unset RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",
+            ports=found,
+        )
 
 
 def is_running_here() -> bool:
@@ -186,6 +222,7 @@ def leave() -> None:
     """Disconnect this process; a cluster that it started ends."""
     if "ray" in sys.modules:  # else this process never joined a cluster, and need not wait for the import
         ray().shutdown()
+        ray_token.end()
 
 
 def address() -> str:

@@ -118,6 +118,8 @@ def parameters(text: str) -> dict[str, Any]:
         params = json.loads(text)
     except ValueError as error:
         raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from error
+    except RecursionError as error:
+        raise typer.BadParameter("it is nested too deeply", param_hint="--params") from error
     if not isinstance(params, dict):
         raise typer.BadParameter('a JSON object is needed, such as {"name": "Ann"}', param_hint="--params")
     return params

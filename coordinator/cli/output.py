@@ -22,6 +22,7 @@ import typer
 import omniray
 from omniray.coordinator.cli.arguments import pairs
 from omniray.engine.base.errors import OmnirayError
+from omniray.engine.base.printable import printable, printable_json
 
 if TYPE_CHECKING:  # rich is imported when a table is drawn: `--help` does not need it
     from rich.console import Console
@@ -146,8 +147,9 @@ class Output:
 
     def raw(self, chunks: Iterable[bytes]) -> None:
         """A result of raw bytes, such as an export, written chunk by chunk."""
+        on_terminal = sys.stdout.isatty()
         for chunk in chunks:
-            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.write(_escaped(chunk) if on_terminal else chunk)
         sys.stdout.buffer.flush()
 
     @contextmanager
@@ -169,11 +171,6 @@ class Output:
                 bar.update(task, description=f"{records:,} records", completed=source.bytes_done, total=total)
 
             yield advance
-
-
-def printable(text: str) -> str:
-    """The text with its control characters escaped: data must not control the reader's terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def counted(number: int, noun: str) -> str:
@@ -208,7 +205,11 @@ def _json(document: Any) -> bytes:
     import msgspec
 
     encoded = msgspec.json.encode(document, enc_hook=str)
-    return (msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded) + b"\n"
+    return (_escaped(msgspec.json.format(encoded, indent=2)) if sys.stdout.isatty() else encoded) + b"\n"
+
+
+def _escaped(document: bytes) -> bytes:
+    return printable_json(document.decode(errors="backslashreplace")).encode()
 
 
 def _write(data: bytes) -> None:
@@ -233,7 +234,7 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
 def _draw(title: str, columns: Sequence[str], rows: list[Sequence[Any]]) -> None:
     console = _console()
     if title:
-        console.print(title, soft_wrap=True)
+        console.print(printable(title), soft_wrap=True)
     console.print(_drawn(columns, rows))
     if len(rows) > ROWS_SHOWN_MAX:
         console.print(f"{len(rows) - ROWS_SHOWN_MAX:,} more rows are not shown; --json shows all", soft_wrap=True)
@@ -264,4 +265,4 @@ def _cell(value: Any) -> str:
         case list() | dict():
             return printable(json.dumps(value, default=str, ensure_ascii=False))
         case _:
-            return str(value)
+            return printable(str(value))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from omniray.coordinator.cli.arguments import AsJson, examples
-from omniray.coordinator.cli.output import Output, counted, printable, reporting
+from omniray.coordinator.cli.output import Output, counted, reporting
 from omniray.engine.base.errors import InputError
+from omniray.engine.base.printable import printable
 
 if TYPE_CHECKING:
     from omniray.workers.spark.pipeline.report import Report
@@ -52,7 +53,10 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline as one atomic commit; rows that break a rule go to its table of rejects."""
+    """Run a pipeline as one atomic commit; rows that break a rule go to its table of rejects.
+
+    A pipeline file is code: it reads what you may read, and runs as you. Run none that you would not run as a program.
+    """
     with reporting(as_json) as out:
         for package in ("yaml", "pyspark"):
             if find_spec(package) is None:

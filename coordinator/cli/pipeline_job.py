@@ -8,6 +8,7 @@ import sys
 
 from omniray.coordinator.client.client import connect
 from omniray.engine.base.errors import OmnirayError
+from omniray.engine.base.printable import printable
 from omniray.workers.spark.pipeline.config import read_pipeline
 from omniray.workers.spark.pipeline.run import run
 from omniray.workers.spark.session import session
@@ -24,14 +25,14 @@ def main() -> int:
         pipeline = read_pipeline(given.file)
         report = run(pipeline, spark, connect, run_id=given.run_id, dry_run=given.dry_run, tell=_tell)
     except OmnirayError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     print(json.dumps(report.as_json()))
     return 0
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+    print(printable(sentence), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import typer
 
 from omniray.coordinator.cli.arguments import AsJson, StorageOptions, examples, pairs
 from omniray.coordinator.cli.output import Output, counted, reporting
+from omniray.engine.base.printable import printable
 
 if TYPE_CHECKING:
     from omniray.coordinator.stress.report import Report
@@ -131,9 +132,10 @@ def _progress(out: Output) -> Iterator[Callable[[object], None]]:
         yield lambda progress: None
         return
     from rich.console import Console
+    from rich.markup import escape
 
     with Console(stderr=True).status("starting Ray and the writers") as status:
-        yield lambda progress: status.update(str(progress))
+        yield lambda progress: status.update(escape(printable(str(progress))))
 
 
 def _show(report: Report, plan: Plan, out: Output) -> None:

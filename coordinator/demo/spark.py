@@ -21,6 +21,7 @@ from rich.table import Table
 
 import omniray
 from omniray.coordinator.demo.narrator import Narrator
+from omniray.engine.base.printable import printable
 from omniray.spark import run_pipeline, session
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def show_rejects(tell: Narrator, folder: Path, spark: SparkSession, report: Repo
     rows = rejects.where(rejects.run_id == report.run_id).orderBy("type", "reason").collect()
     table = Table("type", "reason", "detail", "row", box=box.SIMPLE_HEAD)
     for row in rows[:SHOWN_ROWS]:
-        table.add_row(*(escape(row[name]) for name in ("type", "reason", "detail", "row")))
+        table.add_row(*(escape(printable(row[name])) for name in ("type", "reason", "detail", "row")))
     tell.console.print(table)
     tell.show(len(rows) == sum(report.rejected.values()), f"all {len(rows)} of them, each with its reason")
 

@@ -37,6 +37,7 @@ from omniray.coordinator.actors.cluster import Place, ray
 from omniray.coordinator.demo.narrator import Narrator
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Point
+from omniray.engine.base.printable import printable
 from omniray.engine.line.owner import Incarnation
 
 SCHEMA = """\
@@ -229,7 +230,7 @@ def _shown(client: omniray.Client, crew: Crew, killed: Sequence[str]) -> Group:
     except omniray.StorageError:
         cells = ("-", "-", "-", "-", "the coordinator is being restarted")
     table.add_row(f"{len(crew.acknowledged)} of {WRITERS * LOADS_EACH}", *cells)
-    return Group(table, *(Text(f"   killed: {what}", style="red") for what in killed))
+    return Group(table, *(Text(printable(f"   killed: {what}"), style="red") for what in killed))
 
 
 def heal_and_count(tell: Narrator, client: omniray.Client, crew: Crew, first_owner: str) -> None:

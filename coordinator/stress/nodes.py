@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from omniray.coordinator.actors.cluster import find, join, ray
+from omniray.coordinator.actors.cluster import find, join, leave, ray, starting
 
 OBJECT_STORE_BYTES = 100 << 20
 ANSWER_TIMEOUT_S = 5.0
@@ -66,8 +66,8 @@ class Nodes:
 @contextlib.contextmanager
 def running_nodes() -> Iterator[Nodes]:
     """A cluster with one node, which this process joins; it is shut down when the block ends."""
-    module = ray()
-    with _quiet():
+    ray()
+    with _quiet(), starting():
         from ray.cluster_utils import Cluster
 
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -78,12 +78,12 @@ def running_nodes() -> Iterator[Nodes]:
                 "_system_config": _SYSTEM_CONFIG,
             },
         )  # fmt: skip
-    try:
         join(str(cluster.address))
+    try:
         yield Nodes(cluster)
     finally:
         with _quiet():
-            module.shutdown()
+            leave()
             cluster.shutdown()
 
 

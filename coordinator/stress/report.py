@@ -14,6 +14,7 @@ from omniray.coordinator.stress.evidence import USER_KINDS, Attempt, submissions
 from omniray.coordinator.stress.final_graph import FinalGraph
 from omniray.coordinator.stress.history import Disturbed, Event, Failed, Read, Succeeded, Unread
 from omniray.coordinator.stress.violation import Verdict, Violation
+from omniray.engine.base.printable import printable
 
 if TYPE_CHECKING:  # imported only to draw for a person
     from rich.console import Console
@@ -105,13 +106,14 @@ def show(report: Report, console: Console) -> None:
     """Print the report for a person: the figures, then the first violations with their lines of the history."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=False)
     for name, figure in _figures(report):
-        table.add_row(name, figure)
+        table.add_row(name, Text(printable(figure)))
     console.print(table)
     for line in _judgement(report):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _judgement(report: Report) -> Iterator[str]:

@@ -108,7 +108,7 @@ def decode(data: bytes, *, where: str) -> CommitObject:
             check_format(_read_stamp(data).format, where=where)
             return _with_unknown_fields(_read_object(data), data)
         return _read_object(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvariantViolation(
             f"{where} is not a commit object: {error}; keep the file and look at what wrote it", path=where
         ) from error
@@ -159,7 +159,12 @@ def pin_facts(pin: Pin) -> dict[str, Any]:
 
 def pin_of(facts: Mapping[str, Any]) -> Pin:
     """The pin that these are the facts of."""
-    return decode_pin(msgspec.json.encode(facts))
+    try:
+        return decode_pin(msgspec.json.encode(facts))
+    except msgspec.DecodeError as error:
+        raise InvariantViolation(
+            f"__manifest holds a pin that can't be read: {error}; restore it from a backup"
+        ) from error
 
 
 def check_format(found: int, *, where: str) -> None:

@@ -18,6 +18,7 @@ from omniray.engine.store.object_store import Answer, ObjectStore
 FOLDER = "__commits"
 HINT = "newest"  # sorts behind every number
 HINT_EVERY = 16
+_HINT_DIGITS_MAX = 20
 CACHE_OBJECTS_MAX = 256
 PROBES_MAX = 8  # one after another; a listing of S3 costs as much as a few of them, however long the line is
 
@@ -116,7 +117,8 @@ class CommitLog:
 
     def _hinted(self) -> CommitObject | None:
         hint = self._store.get(f"{self._folder}/{HINT}")
-        if hint is not None and hint.isdigit() and (obj := self.read(int(hint))) is not None:
+        is_number = hint is not None and hint.isdigit() and len(hint) < _HINT_DIGITS_MAX
+        if hint is not None and is_number and (obj := self.read(int(hint))) is not None:
             return obj
         return self.newest_listed()
 

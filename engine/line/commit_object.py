@@ -25,6 +25,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from omniray.engine.line.stored_names import StoredName, StoredPath, StoredVersion
 from omniray.engine.store.object_store import Answer, Durability
 
 FORMAT = 2
@@ -47,12 +48,12 @@ class Pin:
     """
 
     table_id: str
-    path: str
-    version: int
-    transaction: str
+    path: StoredPath
+    version: StoredVersion
+    transaction: StoredName
     rows: int
     content: str
-    line: str = ""  # the branch whose line introduced it, by its ULID
+    line: StoredName = ""  # the branch whose line introduced it, by its ULID
     since: int = 0  # the number of the object there
     later: Later = field(default=msgspec.UNSET, hash=False)
 
@@ -69,7 +70,7 @@ class Pin:
 class MergedParent:
     """A commit of another line that a merge took in."""
 
-    line: str
+    line: StoredName
     seq: int
     commit_id: str
 
@@ -110,7 +111,7 @@ class Recovery:
 class SchemaRef:
     """The accepted schema of a line: `file` is the hash of its text, `hash` that of its meaning, which is compared."""
 
-    file: str
+    file: StoredName
     hash: str
     version: int
 
@@ -119,8 +120,8 @@ class SchemaRef:
 class Binding:
     """A branch as main's line knows it, by its name: which line it is, and where it left its parent."""
 
-    ulid: str
-    parent: str
+    ulid: StoredName
+    parent: StoredName
     parent_seq: int
     pins: Mapping[str, Pin]
     schema: SchemaRef
@@ -138,10 +139,10 @@ class CommitObject:
     Pins, commits and bindings keep theirs, too: a table's next version has those of the version before.
     """
 
-    line: str  # the branch by its ULID; main's is the graph's id
+    line: StoredName  # the branch by its ULID; main's is the graph's id
     seq: int
-    prev_op_id: str
-    op_id: str
+    prev_op_id: StoredName
+    op_id: StoredName
     epoch: int
     owner: str
     pins: Mapping[str, Pin]
@@ -156,7 +157,7 @@ class CommitObject:
     contains: Mapping[str, int] = field(default_factory=dict)  # which number of which line it includes
     bindings: Mapping[str, Binding] = field(default_factory=dict)  # main's alone: the branches by their names
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
-    going: tuple[str, ...] = ()  # closed lines that are about to be cleaned up
+    going: tuple[StoredName, ...] = ()  # closed lines that are about to be cleaned up
     policy: Mapping[str, str] = field(default_factory=dict)  # `durability` of the owner, if more than usual; its `door`
     format: int = FORMAT
     later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are

@@ -13,6 +13,7 @@ import msgspec
 from omniray.engine.base.errors import GraphGone, InvariantViolation, NotFound
 from omniray.engine.line.commit_json import check_format
 from omniray.engine.line.commit_object import FORMAT
+from omniray.engine.line.stored_names import StoredName
 from omniray.engine.store.object_store import ObjectStore
 
 PATH = "__graph.json"
@@ -21,7 +22,7 @@ _STATE_OF_FORMAT_1 = "__schema_state.json"
 
 @dataclass(frozen=True, slots=True)
 class GraphIdentity:
-    graph_id: str
+    graph_id: StoredName
     format: int = FORMAT
 
 
@@ -49,7 +50,7 @@ def look_up_identity(store: ObjectStore) -> GraphIdentity | None:
         return None
     try:
         found = _read(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvariantViolation(
             f"{store.uri}/{PATH} can't be read: {error}; restore it from a backup", path=PATH
         ) from error

@@ -20,6 +20,7 @@ from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.process import Process
 from omniray.engine.base.ulids import is_ulid
 from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.stored_names import StoredName, StoredPath, StoredVersion
 from omniray.engine.store.object_store import Answer, ObjectStore
 
 FORMAT = 2
@@ -46,17 +47,17 @@ class SidecarTable:
     """What the operation does to one table: its next version, by this transaction. `files` were staged before it."""
 
     table_key: str
-    table_path: str
-    expected_version: int  # of the pin that it builds on
-    transaction_uuid: str
-    files: tuple[str, ...] = ()
+    table_path: StoredPath
+    expected_version: StoredVersion  # of the pin that it builds on
+    transaction_uuid: StoredName
+    files: tuple[StoredPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    operation_id: str
+    operation_id: StoredName
     kind: str
-    line: str  # the branch by its ULID: the operation is judged on this line and no other
+    line: StoredName  # the branch by its ULID: the operation is judged on this line and no other
     epoch: int
     owner: str
     process: Process
@@ -117,7 +118,7 @@ def decode(data: bytes, *, where: str) -> Sidecar:
         if found == FORMAT:
             return _read_sidecar(data)
         reason = f"it has format {found}, and this omniray reads only {FORMAT}"
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvariantViolation(f"{where} is not a sidecar: {error}", path=where) from error
     raise InvariantViolation(f"{where} is not a sidecar that can be read here: {reason}", path=where)
 
@@ -174,6 +175,8 @@ class Sidecars:
             return None
         try:
             sidecar = decode(data, where=path) if data.strip(b"\0") else _lost(operation_id)
+            if sidecar.operation_id != operation_id:  # it would be taken for another operation, and deleted as that
+                raise InvariantViolation(f"{path} is the sidecar of {sidecar.operation_id!r}", path=path)
         except InvariantViolation as error:
             self._set_aside(operation_id, data, error)
             return None

@@ -43,8 +43,7 @@ def select(query: str, open_tables: Callable[[set[str]], dict[str, ds.Dataset]],
     if len(query) > QUERY_CHARS_MAX:
         raise InputError(f"the query has {len(query):,} characters, more than {QUERY_CHARS_MAX:,}: shorten it")
     with _locked(limits) as connection, _interrupted_after(connection, limits.timeout_s):
-        statements = connection.extract_statements(query)
-        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+        if not _is_one_select(connection, query):
             raise InputError("a snapshot can only be read: give exactly one SELECT")
         for name, dataset in open_tables(connection.get_table_names(query)).items():
             connection.register(name, dataset)
@@ -53,6 +52,14 @@ def select(query: str, open_tables: Callable[[set[str]], dict[str, ds.Dataset]],
         except duckdb.OutOfMemoryException as error:
             needed = f"the query needs more than {limits.memory_bytes >> 20:,} MiB of memory"
             raise InputError(f"{needed}: read fewer columns or rows") from error
+
+
+def _is_one_select(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
+    statements = connection.extract_statements(query)
+    try:
+        return [statement.type for statement in statements] == [duckdb.StatementType.SELECT]
+    except ValueError:  # a statement that Python's side of DuckDB has no name for
+        return False
 
 
 @contextlib.contextmanager
@@ -64,6 +71,7 @@ def _locked(limits: SqlLimits) -> Iterator[duckdb.DuckDBPyConnection]:
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "allow_community_extensions": "false",
+        "secret_directory": str(spilled),  # a query can show it, and by default it names the user
         "memory_limit": f"{limits.memory_bytes}B",
         "temp_directory": str(spilled),
         "max_temp_directory_size": f"{limits.memory_bytes * SPILLED_PER_MEMORY}B",

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.rows.casts import Cast, Mask, cast, either, item_type, mask_of, nest
+from omniray.engine.rows.json_bounds import too_many_values
 from omniray.engine.rows.texts import parse_cells
 from omniray.engine.schema.types import EnumType, ListType, PropertyType, VectorType
 
@@ -111,7 +112,9 @@ def _cast_lists(values: Sequence[Any], target: ListType | VectorType) -> Cast:
 
 
 def _json_or_text(cell: str) -> Any:
+    """A cell's JSON; what can't be read, or takes too much memory, stays text, which is refused."""
+    data = cell.encode()
     try:
-        return msgspec.json.decode(cell)
-    except msgspec.DecodeError:
-        return cell  # it will be refused as the text it is
+        return cell if too_many_values(data) else msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return cell

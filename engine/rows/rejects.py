@@ -56,9 +56,18 @@ def _line(rejection: Rejection) -> bytes:
         "line": rejection.record,
         "kind": rejection.kind,
         "reason": rejection.reason,
-        "record": {name: plain_value(value) for name, value in rejection.values.items()},
+        "record": {name: _plain(value) for name, value in rejection.values.items()},
     }
     return msgspec.json.encode(fields, enc_hook=_shown) + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    try:
+        plain = plain_value(value)
+        msgspec.json.encode(plain, enc_hook=_shown)
+    except RecursionError:
+        return "nested too deeply to be shown"
+    return plain
 
 
 def _shown(value: Any) -> str:

@@ -284,5 +284,8 @@ def _show(value: Any) -> str:
     """A value as a message shows it, truncated if long."""
     if isinstance(value, str | bytes):
         value = value[:_SHOWN_CHARS_MAX]  # before it is quoted: it may be megabytes
-    shown = value.isoformat() if isinstance(value, date) else repr(value)
+    try:
+        shown = value.isoformat() if isinstance(value, date) else repr(value)
+    except RecursionError:
+        return f"a {value.__class__.__name__} nested too deeply"
     return shown if len(shown) <= _SHOWN_CHARS_MAX else shown[:_SHOWN_CHARS_MAX] + "…"

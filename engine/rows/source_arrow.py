@@ -1,17 +1,13 @@
-"""Columnar sources, one type each: Parquet files, Arrow tables, batches and streams, pandas frames."""
+"""Columnar sources in memory, one type each: Arrow tables, batches and streams, pandas frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from omniray.engine.base.errors import InputError
 from omniray.engine.rows.records import (
-    BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
     Block,
     Progress,
@@ -19,36 +15,14 @@ from omniray.engine.rows.records import (
     known_columns,
     numbered,
 )
-from omniray.engine.rows.source_files import SourceFile
 from omniray.engine.schema.types import ElementType
-
-_BLOCK_ROWS_MIN = 1024
-
-
-def parquet_blocks(file: SourceFile, type: ElementType, progress: Progress) -> Iterator[Block]:
-    """The blocks of a Parquet file, read one at a time."""
-    if not file.replayable:
-        message = f"{file.name}: Parquet is read from its end, which a pipe lacks; save it to a file and load that"
-        raise InputError(message, source=file.name)
-    try:
-        # Arrow opens a path itself, and its reads don't wait for the interpreter.
-        with file.open() if file.remote else nullcontext(file.path) as data, pq.ParquetFile(data) as parquet:
-            rows_total = max(1, parquet.metadata.num_rows)
-            batches = parquet.iter_batches(batch_size=rows_per_block(parquet.metadata))
-            for block, rows_done in _blocks(batches, parquet.schema_arrow, type, file.name):
-                progress.bytes_done = (file.size or 0) * rows_done // rows_total
-                yield block
-    except (pa.ArrowException, OSError) as error:
-        fault = str(error).partition("\n")[0]
-        message = f"{file.name} can't be read as Parquet, it may be cut off or damaged: {fault}"
-        raise InputError(message, source=file.name) from error
 
 
 def arrow_blocks(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, type: ElementType, progress: Progress
 ) -> Iterator[Block]:
     """The blocks of Arrow data; a large batch is cut without copying it."""
-    for block, _ in _blocks(_cut(batches), schema, type, ""):
+    for block, _ in blocks_of(_cut(batches), schema, type, ""):
         progress.bytes_done += sum(getattr(column, "nbytes", 0) for column in block.batches[0].columns.values())
         yield block
 
@@ -71,7 +45,7 @@ def _series(series: Any) -> Any:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def _blocks(
+def blocks_of(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, type: ElementType, source: str
 ) -> Iterator[tuple[Block, int]]:
     """Number the rows; a source without rows still yields one empty batch, since it names its type."""
@@ -90,10 +64,3 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, len(batch), BLOCK_ROWS_MAX):
             yield batch.slice(start, BLOCK_ROWS_MAX)
-
-
-def rows_per_block(metadata: pq.FileMetaData) -> int:
-    """How many rows make a block, by the row size in the file's metadata."""
-    size: int = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    row_size = max(1, size // max(1, int(metadata.num_rows)))
-    return max(_BLOCK_ROWS_MIN, min(BLOCK_ROWS_MAX, BLOCK_BYTES_TARGET // row_size))

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.rows.json_bounds import too_many_values
 from omniray.engine.rows.records import (
     BLOCK_BYTES_TARGET,
     BLOCK_ROWS_MAX,
@@ -141,7 +142,7 @@ def _read_all(
     """Read every record, in one call as long as none is faulty."""
     numbers, items = [number for number, _ in given], [item for _, item in given]
     try:
-        if not any(map(_overlong, items)):
+        if not any(map(_is_too_much, items)):
             return list(zip(numbers, map(read, items), strict=True)), []
     except _READ_ERRORS:
         pass
@@ -154,13 +155,13 @@ def _read_all(
     return records, rejections
 
 
-def _overlong(item: Any) -> bool:
-    return isinstance(item, bytes) and too_long(item) is not None
+def _is_too_much(item: Any) -> bool:
+    return isinstance(item, bytes) and (too_long(item) or too_many_values(item)) is not None
 
 
 def _fault(item: Any, read: Callable[[Any], Any], wanted: str) -> str | None:
     """Why a line or a Python value is not a record; None if it is one."""
-    if isinstance(item, bytes) and (reason := too_long(item) or not_utf8(item)):
+    if isinstance(item, bytes) and (reason := too_long(item) or not_utf8(item) or too_many_values(item)):
         return reason
     try:
         read(item)

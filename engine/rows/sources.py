@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from omniray.engine.base.errors import InputError
 from omniray.engine.rows.records import Block, Progress, ReadBlocks
-from omniray.engine.rows.source_arrow import arrow_blocks, pandas_blocks, parquet_blocks
+from omniray.engine.rows.source_arrow import arrow_blocks, pandas_blocks
 from omniray.engine.rows.source_csv import csv_blocks
 from omniray.engine.rows.source_files import SourceFile, find_file
 from omniray.engine.rows.source_json import dict_blocks, jsonl_blocks
+from omniray.engine.rows.source_parquet import parquet_blocks
 from omniray.engine.schema.types import ElementType, Schema
 
 _FORMAT_OF_SUFFIX: Mapping[str, str] = {

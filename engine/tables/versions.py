@@ -12,6 +12,7 @@ import lance
 import pyarrow as pa
 
 from omniray.engine.base.errors import StorageError
+from omniray.engine.line.stored_names import is_stored_name
 from omniray.engine.schema.types import ElementType
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.tables.lance_namespace import ShownVersion
@@ -116,7 +117,8 @@ def _transaction_of(dataset: lance.LanceDataset, version: int) -> tuple[str, str
     if transaction is None:
         return "Other", ""
     name = type(transaction.operation).__name__
-    return "Other" if name == "BaseOperation" else name, transaction.uuid
+    uuid = transaction.uuid if is_stored_name(transaction.uuid) else ""  # a pin could not name it
+    return "Other" if name == "BaseOperation" else name, uuid
 
 
 def _facts(dataset: lance.LanceDataset, entry: Mapping[str, Any]) -> VersionFacts:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import omniray
 from omniray import Snapshot
 from omniray.engine.judge import constraints, keylog
-from omniray.engine.rows import source_arrow, source_json
+from omniray.engine.rows import source_arrow, source_json, source_parquet
 from omniray.engine.schema.printer import print_schema
 from omniray.engine.schema.types import DST, ID, SRC, Schema
 from omniray.engine.tables import cache
@@ -41,7 +41,7 @@ _HANDLE = st.sampled_from((0, 1))
 
 def _everything_is_large(patch: pytest.MonkeyPatch) -> None:
     """Take a few rows for many: read by the row, staged in files, keys spilled and joined, tails never folded."""
-    for module in (source_arrow, source_json):
+    for module in (source_arrow, source_json, source_parquet):
         patch.setattr(module, "BLOCK_ROWS_MAX", 1)
     patch.setattr(row_sink, "INLINE_ROWS_MAX", 1)
     patch.setattr(cache, "KNOWN_IDS_ROWS_MAX", 0)

@@ -45,7 +45,7 @@ def quiet_ray() -> Iterator[None]:
 @contextlib.contextmanager
 def local_ray() -> Iterator[str]:
     """A Ray of this process, with an address under which others join it."""
-    with quiet_ray():
+    with quiet_ray(), cluster.starting():
         ray().init(
             "local", namespace=NAMESPACE, num_cpus=2, include_dashboard=False, log_to_driver=False,
             _node_ip_address=LOOPBACK,
@@ -56,7 +56,7 @@ def local_ray() -> Iterator[str]:
         yield cluster.address()
     finally:
         with quiet_ray():
-            ray().shutdown()
+            cluster.leave()
 
 
 @dataclass(frozen=True)

@@ -451,8 +451,10 @@ numbers = st.integers(0, 2**63 - 1)
 names = st.dictionaries(texts, texts, max_size=2)
 vectors = st.dictionaries(texts, numbers, max_size=2)
 raws = st.one_of(st.none(), numbers, texts, names).map(lambda value: msgspec.Raw(msgspec.json.encode(value)))
+in_paths = st.from_regex(r"\A[A-Za-z0-9_-]{0,8}\Z")
+paths = st.from_regex(r"\A[a-z]{1,4}/[A-Za-z0-9_-]{1,4}\.lance\Z")
 later = st.just(msgspec.UNSET) | st.dictionaries(texts.map("x-{}".format), raws, min_size=1, max_size=2)
-pins = st.builds(Pin, texts, texts, numbers, texts, numbers, texts, texts, numbers, later)
+pins = st.builds(Pin, texts, paths, numbers, in_paths, numbers, texts, in_paths, numbers, later)
 several_pins = st.dictionaries(texts, pins, max_size=3)
 commits = st.builds(
     Commit,
@@ -467,19 +469,21 @@ commits = st.builds(
     numbers,
     numbers,
     texts,
-    st.lists(st.builds(MergedParent, texts, numbers, texts), max_size=2).map(tuple),
+    st.lists(st.builds(MergedParent, in_paths, numbers, texts), max_size=2).map(tuple),
     later,
 )
 recoveries = st.builds(Recovery, texts, texts, texts, texts, names, numbers, texts)
-schemas = st.builds(SchemaRef, texts, texts, numbers)
-bindings = st.builds(Binding, texts, texts, numbers, several_pins, schemas, vectors, texts, numbers, numbers, later)
+schemas = st.builds(SchemaRef, in_paths, texts, numbers)
+bindings = st.builds(
+    Binding, in_paths, in_paths, numbers, several_pins, schemas, vectors, texts, numbers, numbers, later
+)
 KNOWN = {known.name for known in fields(CommitObject)}
 objects = st.builds(
     CommitObject,
-    line=texts,
+    line=in_paths,
     seq=numbers,
-    prev_op_id=texts,
-    op_id=texts,
+    prev_op_id=in_paths,
+    op_id=in_paths,
     epoch=numbers,
     owner=texts,
     pins=several_pins,
@@ -494,7 +498,7 @@ objects = st.builds(
     contains=vectors,
     bindings=st.dictionaries(texts, bindings, max_size=2),
     horizons=vectors,
-    going=st.lists(texts, max_size=2).map(tuple),
+    going=st.lists(in_paths, max_size=2).map(tuple),
     policy=names,
     later=st.dictionaries(texts.filter(lambda name: name not in KNOWN), raws, max_size=2),
 )

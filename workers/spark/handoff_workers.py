@@ -92,14 +92,12 @@ def staged(ticket: Ticket, type_name: str, batches: Iterator[pa.RecordBatch], so
 
 def stage_file(ticket: Ticket, type_name: str, path: str) -> bytes:
     """Stage a Parquet file that Spark wrote."""
-    import pyarrow.parquet as pq
-
-    from omniray.engine.rows.source_arrow import rows_per_block
     from omniray.engine.rows.source_files import find_file
+    from omniray.engine.rows.source_parquet import BoundedParquet
 
     # Spark writes times as INT96, which Arrow would read as nanoseconds, and so not beyond the year 2262.
-    with find_file(path).open() as data, pq.ParquetFile(data, coerce_int96_timestamp_unit="us") as file:
-        answer = staged(ticket, type_name, file.iter_batches(rows_per_block(file.metadata)), path)
+    with find_file(path).open() as data, BoundedParquet(data, path, coerce_int96_timestamp_unit="us") as file:
+        answer = staged(ticket, type_name, file.batches(), path)
         if answer.rows not in (file.metadata.num_rows, None):
             raise StorageError(f"{path} has {file.metadata.num_rows} rows, and {answer.rows} were staged: try again")
     return answer.part

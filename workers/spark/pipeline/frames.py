@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 _BLANKS = " \t\r\n\f\v"
 _JAVA_CLASSES = re.compile(r"^(?:(?:\w+\.)+\w*(?:Exception|Error): (?=.))+")
 
+_CATALYST = "org.apache.spark.sql.catalyst"
+_CODE = (  # in whatever case, quoted or within a subquery: an expression is known by what Spark makes of it
+    f"{_CATALYST}.expressions.CallMethodViaReflection",
+    f"{_CATALYST}.expressions.TryReflect",
+    f"{_CATALYST}.plans.logical.ScriptTransformation",
+)
+
 _CLEANED: Mapping[Clean, Callable[[Column], Column]] = {
     Clean.TRIM: lambda text: F.btrim(text, F.lit(_BLANKS)),
     Clean.COLLAPSE_SPACES: lambda text: F.regexp_replace(text, r"\s+", " "),
@@ -134,10 +141,17 @@ def _type(source: DataFrame, text: Text, title: str, faults: Faults) -> DataType
 def _analysed(make: Callable[[], DataFrame], text: Text, title: str, faults: Faults) -> DataFrame | None:
     """A frame whose names and types Spark has analysed; None, and a fault, if the analysis fails."""
     try:
-        return make()
-    except PySparkException as error:
+        frame = make()
+        analysed = frame._jdf.queryExecution().analyzed().toJSON()
+    except SPARK_ERRORS as error:
         faults.add(text.line, f"{title}: {sentence(error)}")
         return None
+    if any(f'"class":"{name}' in analysed for name in _CODE):
+        faults.add(
+            text.line, f"{title}: `{text}` calls Java or runs a program (reflect, java_method, TRANSFORM); leave it out"
+        )
+        return None
+    return frame
 
 
 def _conformed(mapped: DataFrame, plan: TypePlan) -> DataFrame:
