@@ -17,14 +17,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 from omniray.engine.base.errors import GraphGone, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.jobs import AtOnce, Jobs
 from omniray.engine.base.principal import Author
 from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
@@ -40,14 +41,6 @@ from omniray.engine.line.sidecar import Sidecar, SidecarIntent
 log = logging.getLogger("omniray")
 
 NOTHING = Affected()
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Jobs(Protocol):
-    """Runs jobs beside the caller, who may wait for them."""
-
-    def submit(self, job: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]: ...
 
 
 @dataclass(slots=True)
@@ -72,6 +65,7 @@ class Attempts:
 
     def __init__(self, branch: OpenBranch, stager: Stager, pool: Jobs, *, is_new: bool = False) -> None:
         self._branch, self._stager, self._pool, self._is_new = branch, stager, pool, is_new
+        self._looks = pool if branch.store.local_root is None else AtOnce()  # at `__graph.json`
         self._process = this_process()
 
     def announce(
@@ -92,7 +86,7 @@ class Attempts:
         stages = [TableStage(table, attempt.changes[table.table_key]) for table in attempt.sidecar.tables]
         beside = [self._pool.submit(self._put_sidecar, attempt.sidecar)] if stages else []
         if not self._is_new:
-            beside.append(self._pool.submit(refuse_gone, self._branch.store, self._branch.graph_id))
+            beside.append(self._looks.submit(refuse_gone, self._branch.store, self._branch.graph_id))
         outcomes: list[StagedPin | Taken | OmnirayError] = []
         try:
             outcomes = self._stager.stage(base, stages) if stages else []

@@ -20,6 +20,7 @@ from enum import StrEnum
 
 from omniray.engine.base.errors import StorageError, TableDrift
 from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.jobs import AtOnce, Jobs
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.line.graph_identity import refuse_gone
@@ -256,7 +257,8 @@ class Finaliser:
             for key in introduced.keys() & self._drifted.keys():
                 self._drifted[key].waiting.append(introduced[key])
             pins = {key: pin for key, pin in introduced.items() if key not in self._drifted}
-            naming = {key: self._pool.submit(self._name_one, key, pin) for key, pin in pins.items()}
+            jobs: Jobs = self._pool if len(pins) > 1 else AtOnce()
+            naming = {key: jobs.submit(self._name_one, key, pin) for key, pin in pins.items()}
             for key, future in naming.items():
                 try:
                     future.result()

@@ -31,7 +31,7 @@ from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.history import audit, written_pins
 from omniray.engine.history.cas_table import lance_errors
-from omniray.engine.history.lineage_entry import entries_of
+from omniray.engine.history.lineage_entry import entries_of, time_of
 from omniray.engine.history.lineage_levels import SEALED_ROWS
 from omniray.engine.history.lineage_upkeep import is_merge_due, keep_up
 from omniray.engine.history.manifest_reader import ManifestReader
@@ -198,8 +198,9 @@ def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
     for recovery in obj.recoveries:
         yield recovery_row(recovery, obj.seq)
     # A branch begins with versions of its parent, which its first object pins without having introduced them.
+    at = time_of(obj.head_at_us)  # so that a search for a time learns something from any row
     for table_key, pin in (obj.pins if obj.seq == FIRST_SEQ else obj.introduced()).items():
-        yield version_row(table_key, pin, obj)
+        yield {**version_row(table_key, pin, obj), "at": at}
     if written_pins.is_due(obj.seq):
         yield written_pins.pins_row(obj)
 

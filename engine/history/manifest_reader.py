@@ -28,6 +28,7 @@ from omniray.engine.history.manifest_rows import (
     recovery_of,
     within,
 )
+from omniray.engine.history.time_search import last_commit_until
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, Pin, Recovery
 from omniray.engine.line.graph_identity import refuse_gone
@@ -91,23 +92,13 @@ class ManifestReader:
             return bool(_select(dataset, has_any_id(list(commit_ids)), ["object_id"]).num_rows == 0)
 
     def newest_commit_until(self, at: datetime) -> LineageEntry | None:
-        """The newest commit that was made at or before a time.
-
-        Commits never go back in time: so the last written-out pins at or before it say after which number to look.
-        """
+        """The newest commit that was made at or before a time."""
         dataset = self._table.open_to_read()
         if dataset is None:
             return None
-        select = partial(_select, dataset)
         with lance_errors(f"read {self._table.uri}"):
-            before = written_pins.last_until(select, self._folded_in(dataset), at)
-            start = 0 if before is None else before["seq"]
-            commits = select(is_a("graph_commit") & within(start, start + written_pins.PINS_EVERY)).to_pylist()
-            if found := [row for row in commits if row["at"] <= at]:
-                return entry_of(max(found, key=lambda row: row["seq"]))
-            if before is None:
-                return None
-            return entry_of(select(has_id(written_pins.commit_id_in(select, before))).to_pylist()[0])
+            found = last_commit_until(dataset, at)
+        return None if found is None else entry_of(found)
 
     def recoveries(self, through: int = SEQ_MAX) -> Iterator[Recovery]:
         """The folded recoveries that were recorded at or below a number of the line, newest first."""

@@ -30,6 +30,10 @@ class DirectoryStore:
         self.uri = str(root)
         self._durability = durability
 
+    def _at(self, path: str) -> str:
+        """Where an object lies; text, since a write asks for a dozen and a `Path` takes longer than some answers."""
+        return f"{self.uri}/{path}"
+
     def lance_path(self, path: str) -> str:
         return str(self.root / path).lstrip("/")
 
@@ -46,7 +50,8 @@ class DirectoryStore:
 
     def get(self, path: str) -> bytes | None:
         try:
-            return (self.root / path).read_bytes()
+            with open(self._at(path), "rb") as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -87,8 +92,7 @@ class DirectoryStore:
 
     def copy_if_absent(self, source: str, target: str) -> Answer | None:
         try:
-            self._make_folder((self.root / target).parent)
-            answer = _link(self.root / source, self.root / target)
+            answer = self._linked(self._at(source), self._at(target))
             if self._durability is Durability.POWER:
                 _fsync((self.root / target).parent)
             return answer
@@ -96,6 +100,14 @@ class DirectoryStore:
             return None
         except OSError as error:
             raise _disk_error(error, "link", self.root / target) from error
+
+    def _linked(self, source: str, target: str) -> Answer:
+        """Link a file under another name, in a folder that is created if it is missing: it seldom is."""
+        try:
+            return _link(source, target)
+        except FileNotFoundError:  # the file or the folder
+            self._make_folder(Path(target).parent)
+            return _link(source, target)
 
     def copy(self, source: str, target: str) -> bool:
         return self.copy_if_absent(source, target) is not None
@@ -109,7 +121,9 @@ class DirectoryStore:
 
     def delete(self, path: str) -> None:
         try:
-            (self.root / path).unlink(missing_ok=True)
+            os.unlink(self._at(path))
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise _disk_error(error, "delete", self.root / path) from error
 
@@ -144,7 +158,7 @@ class DirectoryStore:
     def _entries(self, folder: str) -> list[str]:
         """All names in a folder; the slash after a folder's name gives them the order of the paths below."""
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(self._at(folder)) as entries:
                 return sorted(entry.name + "/" if entry.is_dir() else entry.name for entry in entries)
         except FileNotFoundError:
             return []
@@ -152,6 +166,9 @@ class DirectoryStore:
             raise _disk_error(error, "list", self.root / folder) from error
 
     def delete_empty_folders(self, folder: str = "") -> None:
+        with contextlib.suppress(OSError):  # most hold nothing: one step
+            os.rmdir(self._at(folder))
+            return
         for below, _, _ in os.walk(self.root / folder, topdown=False):
             with contextlib.suppress(OSError):  # not empty, or another process was faster
                 os.rmdir(below)
@@ -160,16 +177,12 @@ class DirectoryStore:
         """Nothing is held open."""
 
     @contextlib.contextmanager
-    def _whole_file(self, target: Path, data: bytes, *, sync: bool = True) -> Iterator[Path]:
+    def _whole_file(self, target: Path, data: bytes, *, sync: bool = True) -> Iterator[str]:
         """A temporary file beside the target with all of the data in it, so that no reader ever sees half an object."""
         handle, name = self._new_temporary(target.parent)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                if sync:
-                    os.fsync(file.fileno())
-            yield Path(name)
+            _write(handle, data, sync=sync)
+            yield name
         finally:
             with contextlib.suppress(OSError):  # a leftover is harmless; the answer must not depend on it
                 os.unlink(name)
@@ -194,6 +207,18 @@ class DirectoryStore:
                 _fsync(made.parent)
 
 
+def _write(handle: int, data: bytes, *, sync: bool) -> None:
+    """Write all of the data to an open file and close it; a file object would ask more of the system than the write."""
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+        if sync:
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -202,7 +227,7 @@ def _fsync(path: Path) -> None:
         os.close(handle)
 
 
-def _link(source: Path, target: Path) -> Answer:
+def _link(source: str, target: str | Path) -> Answer:
     try:
         os.link(source, target)
     except FileExistsError:

@@ -27,6 +27,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
 from omniray.engine.base.errors import StorageError
+from omniray.engine.base.jobs import AtOnce, Jobs
 from omniray.engine.base.scratch import scratch_folder
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables.lance_namespace import CommitAttempt
@@ -45,6 +46,8 @@ class Mirrors:
     def __init__(self, store: ObjectStore, storage_version: str, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.store, self.storage_version = store, storage_version
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
+        # On a disk a name is looked at, and a file renamed, in less time than another thread needs to begin.
+        self._steps: Jobs = self._pool if store.local_root is None else AtOnce()
         self._session = lance.Session(index_cache_size_bytes=cache_bytes, metadata_cache_size_bytes=cache_bytes)
 
     def of(self, table_path: str, version: int, manifest: bytes) -> Mirror:
@@ -63,7 +66,7 @@ class Mirrors:
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
         """Begin to put a file under a unique name; the local one is deleted afterwards, unless `keep`."""
-        return self._pool.submit(self._send, source, target, keep)
+        return self._steps.submit(self._send, source, target, keep)
 
     def expect(self, path: str, size: int | None) -> Future[None]:
         """Begin to look whether a file that was written before is there, with its size if that is known."""
@@ -71,7 +74,7 @@ class Mirrors:
 
     def look(self, table_path: str) -> Future[int]:
         """Begin to look for the newest version of a table that has a final name."""
-        return self._pool.submit(self._newest, table_path)
+        return self._steps.submit(self._newest, table_path)
 
     def _newest(self, table_path: str) -> int:
         return max(final_versions(self.store.names(f"{table_path}/{VERSIONS}")), default=0)

@@ -23,7 +23,7 @@ from omniray.engine.judge.keylog import KeyLog
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.judge.verdict import Verdict
-from omniray.engine.query.check import bind, check_query
+from omniray.engine.query.check import bind
 from omniray.engine.query.parser import parse_queries
 from omniray.engine.query.payload import mutation_hash
 from omniray.engine.query.statements import (
@@ -89,7 +89,6 @@ class MutationIntent:
                 f"query {query.name} has {len(query.statements)} statements: at most {STATEMENTS_MAX} are taken; split "
                 "it, or load the rows"
             )
-        check_query(query, schema)
         bound = bind(query, params, schema, now)
         payload_hash = "" if terms.txn_id is None else mutation_hash(text, query, params)
         return cls(bound, schema, terms, payload_hash)

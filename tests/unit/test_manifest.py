@@ -250,6 +250,16 @@ def test_a_commit_is_found_by_its_id_and_by_a_time(store: DirectoryStore) -> Non
     assert manifest.newest_commit_until(BEGIN) is None
 
 
+def test_of_the_commits_of_one_object_the_last_one_is_found_by_their_time(store: DirectoryStore) -> None:
+    """A round of a coordinator gives all its commits one time; what is not folded yet answers with the last, too."""
+    manifest, objects = born(store), line(9)
+    together = [replace(one, at_us=objects[-1].head_at_us) for one in (commit(9), commit(10), commit(11))]
+    manifest.fold([*objects[1:-1], replace(objects[-1], commits=tuple(together))], named_through=0)
+    until = manifest.newest_commit_until(BEGIN + timedelta(seconds=9))
+    assert until is not None
+    assert until.commit_id == "commit-000011"
+
+
 def test_ids_are_new_only_to_a_version_that_is_folded_far_enough(store: DirectoryStore) -> None:
     assert not Manifest(store, BRANCH).holds_none(["commit-000099"], 1)
     manifest, objects = born(store), line(6)

@@ -21,6 +21,7 @@ STORAGE_MODULES = frozenset(
         "engine/history/lineage_upkeep.py",
         "engine/history/manifest.py",
         "engine/history/manifest_reader.py",
+        "engine/history/time_search.py",
         "engine/tables/empty_table.py",
         "engine/tables/fragment_text.py",
         "engine/tables/mirror.py",

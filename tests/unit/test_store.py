@@ -324,6 +324,15 @@ def test_a_folder_that_is_deleted_just_before_a_file_is_put_into_it_is_made_agai
     assert deleted
 
 
+def test_an_object_is_whole_although_the_system_writes_a_few_bytes_at_a_time(
+    directory: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:3]))
+    directory.put("folder/object", b"0123456789")
+    assert directory.get("folder/object") == b"0123456789"
+
+
 def test_a_file_that_vanishes_while_they_are_listed_is_left_out(directory: DirectoryStore) -> None:
     for name in "abc":
         directory.put(f"folder/{name}", b"")
