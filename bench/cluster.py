@@ -5,7 +5,6 @@ It always has a Ray cluster of its own, whose processes descend from this one, s
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -19,24 +18,23 @@ DOWN_TIMEOUT_S = 120.0
 
 
 @contextmanager
-def service(uri: str, storage_options: Mapping[str, str] | None) -> Iterator[str]:
-    """Serve a graph from a process of its own, which is drained and ended with the block; yields its address."""
+def service(uri: str, storage_options: Mapping[str, str] | None) -> Iterator[None]:
+    """Serve a graph from a process of its own, which is drained and ended with the block."""
     options = [f"--storage-option={name}={value}" for name, value in (storage_options or {}).items()]
     command = [sys.executable, "-m", "omniray.coordinator.cli.app", "up", uri, "--address=local", "--json", *options]
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield _address(process)
+            _wait_until_it_serves(process)
+            yield
         finally:
             _end(process)
 
 
-def _address(process: subprocess.Popen[str]) -> str:
-    """The address that `up` prints once it serves."""
+def _wait_until_it_serves(process: subprocess.Popen[str]) -> None:
+    """Wait for the document that `up` prints then."""
     assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
+    if not process.stdout.readline():
         raise RunFailed(f"`omniray up` ended with exit code {process.wait()} before it served: its error is above")
-    return str(json.loads(line)["address"])
 
 
 def _end(process: subprocess.Popen[str]) -> None:

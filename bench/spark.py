@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 import omniray
+from bench.cluster import DOWN_TIMEOUT_S
 from bench.measure import Figure, Section, in_fresh_process, milliseconds, print_section, timed, times, write_json
 from bench.peers.goals import times_at_least
 from bench.peers.memory import PeakMemory
+from omniray.coordinator.actors.cluster import LOCAL
+from omniray.coordinator.actors.hosting import host
 from omniray.spark import session
 
 if TYPE_CHECKING:
@@ -80,11 +83,13 @@ class Arena:
 
     @contextmanager
     def served(self, types: int) -> Iterator[tuple[omniray.Client, list[str]]]:
-        """A graph with `types` tables and a coordinator, on a Ray cluster of its own; yields client and type names."""
+        """A graph with `types` tables and a coordinator, on a Ray of this process; yields client and type names."""
         path, names = self._fresh(), [f"Person{number}" for number in range(types)]
-        omniray.init(path, schema="\n".join(SCHEMA.replace("Person", name) for name in names)).close()
-        with omniray.connect(path, address="local") as client:
+        with omniray.init(path, schema="\n".join(SCHEMA.replace("Person", name) for name in names)) as graph:
+            hosted = host(graph, str(path), None, LOCAL)
+        with omniray.connect(path) as client:
             yield client, names
+        hosted.down(DOWN_TIMEOUT_S)
 
     def _fresh(self) -> Path:
         self._count += 1

@@ -52,6 +52,9 @@ class WritableGraph(IdentifiedGraph, Protocol):
 class ServedGraph(WritableGraph, Protocol):
     """A client of a coordinator: it knows the author of its writes."""
 
+    def join_ray(self) -> None:
+        """Have this process be part of a Ray cluster, by what its user said."""
+
     def written_by(self, actor: str | None, tenant: str | None) -> Author: ...
 
 

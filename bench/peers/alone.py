@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from bench.measure import Figure, Section, compared, in_turns, times
@@ -99,8 +99,8 @@ def _alone(store: Store, system: str, name: str, work: Workload) -> Iterator[Mem
     with ExitStack() as stack:
         with member(system, place, work) as preparing:
             preparing.ask(do="prepare")
-        address = stack.enter_context(serving(system, place))
-        writer = stack.enter_context(member(system, replace(place, address=address), work))
+        stack.enter_context(serving(system, place))
+        writer = stack.enter_context(member(system, place, work))
         writer.ask(do="open")
         yield writer
         writer.ask(do="close")

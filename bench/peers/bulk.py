@@ -142,7 +142,7 @@ def load_ours(directory: Path, parts: Sequence[Path], system: str) -> float:
     with omniray.init(uri, schema=SCHEMA) as graph:
         if system == EMBEDDED:
             return timed(lambda: graph.load(files))
-    with serving(system, Place(uri)) as address, omniray.connect(uri, address=address) as client:
+    with serving(system, Place(uri)), omniray.connect(uri) as client:
         return timed(lambda: client.load(files, timeout_s=LOAD_TIMEOUT_S))
 
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
@@ -100,9 +100,9 @@ def race(
         place = store.place(f"{system}-{token_hex(4)}")  # new each time: DuckLake's catalog outlives its store
         with member(system, place, work) as witness:
             witness.ask(do="prepare")
-            with serving(system, place) as address:
+            with serving(system, place):
                 store.set_delay(delay_ms)
-                outcomes, requests = _raced(store, system, replace(place, address=address), work, writers, seconds)
+                outcomes, requests = _raced(store, system, place, work, writers, seconds)
             store.set_delay(0)
             findings = _scanned(witness, outcomes)
     return summary(scenario, system, seconds, outcomes, requests, findings)

@@ -33,11 +33,10 @@ DUCKLAKE_PYTHON = "BENCH_DUCKLAKE_PYTHON"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The location of a run's tables, their storage options, and the address of their server, if there is one."""
+    """The location of a run's tables, and their storage options."""
 
     uri: str
     storage_options: Mapping[str, str] | None = None
-    address: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,8 +88,8 @@ def interpreter(name: str) -> str:
     return os.environ.get(DUCKLAKE_PYTHON, sys.executable) if name == DUCKLAKE else sys.executable
 
 
-def serving(name: str, place: Place) -> AbstractContextManager[str | None]:
-    """Run the server that a system's writers need, if any; yields its address."""
+def serving(name: str, place: Place) -> AbstractContextManager[None]:
+    """Run the server that a system's writers need, if any; they find it by the tables."""
     if name != OURS:
         return nullcontext()
     from bench.cluster import service

@@ -51,7 +51,7 @@ class Coordinated(OurSystem):
         return "" if "connect" in omniray.__all__ else "this omniray has no coordinator"
 
     def _open(self, place: Place) -> Any:
-        return omniray.connect(place.uri, storage_options=place.storage_options, address=place.address)
+        return omniray.connect(place.uri, storage_options=place.storage_options)
 
 
 class OurWriter:

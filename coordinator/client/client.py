@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
+from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
@@ -72,9 +73,9 @@ def connect(
     """Connect to the coordinator that serves a graph, or start one in the background.
 
     One that is started so runs on the Ray cluster at `address`, else on a Ray of its own on this machine, and ends when
-    no client has been connected for a minute. This process needs no Ray. `timeout_s` is how long a write may take
-    before its outcome is reported as unknown. `durability` is that of `open`, for what this client stages and for a
-    coordinator that it starts.
+    no client has been connected for a minute. This process needs no Ray, and joins none. `timeout_s` is how long a
+    write may take before its outcome is reported as unknown. `durability` is that of `open`, for what this client
+    stages and for a coordinator that it starts.
     """
     return Client(fspath(uri), actor, tenant, storage_options, address, checked_timeout(timeout_s), durability)
 
@@ -102,7 +103,7 @@ class Client:
         starts: bool = True,
     ) -> None:
         self._arguments = (uri, actor, tenant, storage_options, address, timeout_s, durability)
-        self._author, self._timeout_s = Author(actor, tenant), timeout_s
+        self._author, self._timeout_s, self._address = Author(actor, tenant), timeout_s, address
         self._store = open_store(uri, storage_options, durability)
         branch = open_branch(self._store)
         self._graph, self._stager = GraphReader(branch), LoadStager(branch)
@@ -286,6 +287,24 @@ class Client:
         """The author of a write: the given actor and tenant, else those of this client."""
         given = {"actor": actor, "tenant": tenant}
         return replace(self._author, **{name: value for name, value in given.items() if value is not None})
+
+    def join_ray(self) -> None:
+        """Have this process be part of a Ray cluster, for work that it sends there itself, such as a handoff of Spark.
+
+        One that it has joined already stays. Else it joins the one at the `address` that was given to `connect`, or at
+        `RAY_ADDRESS`; no address is ever taken from storage.
+        """
+        self._refuse_unusable()
+        if find_spec("ray") is None:
+            raise InputError("this needs a Ray cluster, and Ray is not installed here: pip install 'omniray[ray]'")
+        from omniray.coordinator.actors import cluster
+
+        if self._address is None and not (cluster.ray().is_initialized() or os.environ.get("RAY_ADDRESS")):
+            raise InputError(
+                "this process is part of no Ray cluster: call ray.init(address=...) before, or give the address of one "
+                "with omniray.connect(uri, address='HOST:PORT'); address='local' starts one"
+            )
+        cluster.join(self._address)
 
     # Reading
 

@@ -34,6 +34,7 @@ from rich.text import Text
 import omniray
 from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.cluster import Place, ray
+from omniray.coordinator.actors.hosting import host
 from omniray.coordinator.demo.narrator import Narrator
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Point
@@ -178,12 +179,14 @@ def main() -> None:
     with s3_server() as endpoint:
         graph = Home(f"s3://{BUCKET}/graph", {**STORAGE, "aws_endpoint": endpoint})
         tell.step("Start")
-        omniray.init(graph.uri, schema=SCHEMA, storage_options=graph.storage_options, actor="demo").close()
-        tell.say(f"a graph of three tables at {graph.uri} (an S3 server on {endpoint})")
-        with graph.connect(actor="demo", address=cluster.LOCAL) as client:
-            tell.say(f"a coordinator on a Ray of this machine, at {client.status().address}")
+        with omniray.init(graph.uri, schema=SCHEMA, storage_options=graph.storage_options, actor="demo") as created:
+            tell.say(f"a graph of three tables at {graph.uri} (an S3 server on {endpoint})")
+            hosted = host(created, graph.uri, graph.storage_options, cluster.LOCAL)
+        tell.say(f"a coordinator on a Ray of this machine; its door is {hosted.url}")
+        with graph.connect(actor="demo") as client:
             killed = write_and_kill(tell, graph, client)
             heal_and_count(tell, client, *killed)
+            client.down()
         read_without_us(tell, graph)
     tell.end(time.monotonic() - began)
 

@@ -1,4 +1,4 @@
-"""Client processes: each has a Ray connection and a client of its own, and does what it is told over a pipe."""
+"""Client processes: each has a client of its own and no Ray, and does what it is told over a pipe."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import Any
 
 import omniray
 from omniray.coordinator.actors.cluster import ray
-from omniray.coordinator.client.service import serve
+from omniray.coordinator.actors.hosting import host
 from omniray.coordinator.stress.nodes import Nodes, running_nodes
 from omniray.engine.base.failpoints import Action, Point, armed, kill
 from tests.graphs import AGE, CITY, INSERT, INSERT_CITY, PERSON
 from tests.processes.crew import Member, obey
 from tests.ray.world import TIMEOUT_S, Served, add, quiet_ray
+from tests.ray.world import connected as client_of
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
 PROCESSES = 32 if TORTURE else 3
@@ -29,7 +30,7 @@ PROCESSES = 32 if TORTURE else 3
 
 @contextmanager
 def crew() -> Iterator[Sequence[Member]]:
-    """Processes that live as long as the tests, since each needs seconds to import everything and to join a Ray."""
+    """Processes that live as long as the tests, since each needs seconds to import everything."""
     members = [Member(_drive, f"driver-{number}") for number in range(PROCESSES)]
     try:
         yield members
@@ -40,7 +41,7 @@ def crew() -> Iterator[Sequence[Member]]:
 
 def connected(members: Sequence[Member], served: Served) -> Sequence[Member]:
     """The same processes with clients of this graph."""
-    all_at_once(members, "connect", served.uri, served.root.storage_options, served.address)
+    all_at_once(members, "connect", served.uri, served.root.storage_options)
     return members
 
 
@@ -52,8 +53,7 @@ def all_at_once(members: Sequence[Member], verb: str, *arguments: Any) -> list[A
 
 
 def _drive(pipe: Connection, name: str) -> None:
-    with quiet_ray():
-        obey(pipe, _Driver(name))
+    obey(pipe, _Driver(name))
 
 
 class _Driver:
@@ -64,11 +64,9 @@ class _Driver:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def connect(self, uri: str, options: dict[str, str], address: str) -> None:
+    def connect(self, uri: str, options: dict[str, str]) -> None:
         self.close()
-        self._client = omniray.connect(
-            uri, actor=self._name, tenant=self._name, storage_options=options, address=address, timeout_s=TIMEOUT_S
-        )
+        self._client = client_of(uri, options, actor=self._name, tenant=self._name)
 
     def close(self) -> None:
         if hasattr(self, "_client"):
@@ -124,14 +122,14 @@ class _Driver:
 
 def killed_while_loading(served: Served, rows: int) -> int | None:
     """Load in a process of its own that is killed when its rows are staged and nothing is sent; its exit code."""
-    member = Member(_die_while_loading, served.uri, served.root.storage_options, served.address, rows)
+    member = Member(_die_while_loading, served.uri, served.root.storage_options, rows)
     member.process.join()
     return member.process.exitcode
 
 
-def _die_while_loading(pipe: Connection, uri: str, options: dict[str, str], address: str, rows: int) -> None:
-    with quiet_ray(), armed({Point.STAGE_AFTER_ROWS: Action(kill)}):
-        client = omniray.connect(uri, storage_options=options, address=address)
+def _die_while_loading(pipe: Connection, uri: str, options: dict[str, str], rows: int) -> None:
+    with armed({Point.STAGE_AFTER_ROWS: Action(kill)}):
+        client = client_of(uri, options)
         client.load([{"name": f"lost-{number}"} for number in range(rows)], type="Person")
 
 
@@ -165,11 +163,11 @@ class _Keeper(_Driver):
 
     def serve(self, uri: str, options: dict[str, str], take_over: bool) -> None:
         with omniray.open(uri, storage_options=options, read_only=True) as graph:
-            self._service = serve(graph, uri, options, self._nodes.address, take_over=take_over)
-        self.connect(uri, options, self._nodes.address)
+            self._hosted = host(graph, uri, options, self._nodes.address, take_over=take_over)
+        self.connect(uri, options)
 
     def down(self) -> None:
-        self._service.down(TIMEOUT_S)
+        self._hosted.down(TIMEOUT_S)
 
     def grow_to(self, nodes: int) -> None:
         while len(self._nodes) < nodes:
@@ -180,7 +178,7 @@ class _Keeper(_Driver):
         here = ray().get_runtime_context().get_node_id()
         node, pid = self._whereabouts_of_publisher()
         while node == here:
-            ray().kill(self._service.publisher, no_restart=False)
+            ray().kill(self._hosted.publisher, no_restart=False)
             node, pid = self._whereabouts_of_publisher(after=pid)
 
     def add_while_the_node_is_lost(self, clients: int, count: int) -> tuple[list[str | None], float]:
@@ -231,7 +229,7 @@ class _Keeper(_Driver):
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             with contextlib.suppress(ray().exceptions.RayError):
-                node, pid = ray().get(self._service.publisher.__ray_call__.remote(_whereabouts))
+                node, pid = ray().get(self._hosted.publisher.__ray_call__.remote(_whereabouts))
                 if pid != after:
                     return node, pid
             time.sleep(0.1)

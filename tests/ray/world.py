@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from typing import Any
 import omniray
 from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.cluster import LOOPBACK, NAMESPACE, Place, ray
-from omniray.coordinator.client.service import Service, find, serve
+from omniray.coordinator.actors.hosting import Hosted, host
+from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Action, Point
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation
 from omniray.engine.store.open_store import open_store
 from tests.graphs import INSERT, SCHEMA, main_of
@@ -70,24 +71,22 @@ class Served:
     # Clients
 
     def connect(self, **options: Any) -> omniray.Client:
-        return omniray.connect(
-            self.uri, storage_options=self.root.storage_options, address=self.address,
-            **{"timeout_s": TIMEOUT_S, **options},
-        )  # fmt: skip
+        """A client of the coordinator that serves; none is started."""
+        return connected(self.uri, self.root.storage_options, **options)
 
     def open(self, **options: Any) -> omniray.Graph:
         return omniray.open(self.uri, storage_options=self.root.storage_options, **options)
 
-    def service(self) -> Service:
+    def host(self, **options: Any) -> Hosted:
+        """Serve the graph on the Ray of this process, if it is not served there already."""
         with self.open(read_only=True) as graph:
-            return serve(graph, self.uri, self.root.storage_options, self.address)
+            return host(graph, self.uri, self.root.storage_options, self.address, **options)
 
     def down(self) -> None:
         """Take the coordinator down, if there is one."""
-        with self.open(read_only=True) as graph:
-            service = find(graph, self.uri, self.root.storage_options)
-        if service is not None:
-            service.down(TIMEOUT_S)
+        if self.newest().owner != EMBEDDED:
+            with connect_to_serving(self.uri, self.root.storage_options, timeout_s=TIMEOUT_S) as client:
+                client.down()
 
     # Storage
 
@@ -159,12 +158,19 @@ def served(root: Root, address: str, name: str = "graph") -> Iterator[Served]:
     uri = f"{root.uri}/{name}"
     omniray.init(uri, schema=SCHEMA, storage_options=root.storage_options).close()
     one = Served(root, uri, address)
-    with one.connect():
-        pass
+    hosted = one.host()
     try:
         yield one
     finally:
         one.down()
+        hosted.end()
+
+
+def connected(uri: str, options: Mapping[str, str], **more: Any) -> omniray.Client:
+    """A client of the coordinator that serves a graph; raises where none does, since one would be started."""
+    with omniray.open(uri, storage_options=options, read_only=True) as graph:
+        assert graph.served, "the test is to serve it"
+    return omniray.connect(uri, storage_options=options, **{"timeout_s": TIMEOUT_S, **more})
 
 
 def add(client: omniray.Client | omniray.Graph, name: str, **options: Any) -> omniray.WriteResult:
@@ -184,12 +190,12 @@ def _pid(actor: object) -> int:
 
 def shrink(actor: Any, intents: int) -> None:
     """Let the publisher take only so many writes at a time."""
-    actor._publisher._rounds._limits = Limits(waiting_intents=intents)
+    actor._incarnations.publisher._rounds._limits = Limits(waiting_intents=intents)
 
 
 def is_leaving(actor: Any) -> bool:
     """Whether the publisher is being taken down."""
-    return bool(actor._is_leaving)
+    return bool(actor._incarnations._is_leaving)
 
 
 class Gate:

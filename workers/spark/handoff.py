@@ -60,8 +60,9 @@ def to_ray(
     tenant: str | None = None,
     timeout_s: float = STREAM_TIMEOUT_S,
 ) -> WriteResult:
-    """Stage the rows of a frame on the Ray cluster of `graph`, and commit them in one atomic commit.
+    """Stage the rows of a frame on a Ray cluster, and commit them in one atomic commit.
 
+    The cluster is the one that this process has joined, else the one at the `address` that was given to `connect`.
     Spark's hosts need neither Ray nor credentials of the store: only this process has both. `via="flight"` streams the
     rows, and each partition may take `timeout_s`; `via="files"` first writes them to `shared_path`, which both can
     reach. `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
@@ -77,6 +78,7 @@ def to_ray(
     commit = partial(commit_on, graph, ticket, [type])
     if txn_id is not None and _is_committed(graph, ticket.txn_id):
         return commit([])  # returns its first outcome
+    graph.join_ray()
     if shared_path is None:
         return _by_flight(df, ticket, type, timeout_s, commit)
     return _by_files(df, ticket, type, shared_path, commit)
@@ -84,7 +86,7 @@ def to_ray(
 
 def _refuse_options(graph: object, via: str, shared_path: str | None, timeout_s: float) -> None:
     if not isinstance(graph, ServedGraph):
-        raise InputError("a handoff goes to the Ray cluster of a coordinator: connect to it with omniray.connect(uri)")
+        raise InputError("a handoff is committed by a coordinator: connect to it with omniray.connect(uri)")
     if via not in (FLIGHT, FILES):
         raise InputError(f"invalid via {via!r}: use {FLIGHT!r} or {FILES!r}")
     if (via == FILES) != (shared_path is not None):
