@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -244,6 +244,12 @@ def find(name: str) -> Any | None:
         return ray().get_actor(name, namespace=NAMESPACE)
     except ValueError:
         return None
+
+
+def end_of_self() -> Callable[[], None]:
+    """A function that ends the Ray actor of this process, and never another one that has got its name meanwhile."""
+    actor = ray().get_runtime_context().current_actor
+    return lambda: ray().kill(actor)
 
 
 def end(name: str) -> bool:

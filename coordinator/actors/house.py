@@ -175,6 +175,7 @@ class CoordinatorHouse:
         """Drain, hand the line back, and end all actors, this one a moment later: its answer is on the way."""
         self._of.drain()
         self._of.queues.end()
+        self._of.reconciler.end()
         ending = threading.Timer(END_AFTER_S, self._end)
         ending.daemon = True
         ending.start()

@@ -5,11 +5,10 @@ Writers don't call it: they come through the door (`house.py`).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from omniray.coordinator.actors.actor import create
-from omniray.coordinator.actors.cluster import Place, Storage, end, own_host
+from omniray.coordinator.actors.cluster import Place, Storage, end_of_self, own_host
 from omniray.coordinator.actors.house import CoordinatorHouse
 from omniray.coordinator.actors.incarnations import Incarnations
 from omniray.coordinator.door.app import DoorApp
@@ -32,7 +31,7 @@ class PublisherActor:
         self._server = HttpServer(host, context=context)
         record = DoorRecord.new(self._server.url, certificate.public if certificate else "")
         self._incarnations = Incarnations(place, storage, address, queue_owners, instead_of, record)
-        self._house = CoordinatorHouse(self._incarnations, self._server.url, partial(end, place.publisher))
+        self._house = CoordinatorHouse(self._incarnations, self._server.url, end_of_self())
         self._server.start(DoorApp(self._house, record.secret))
 
     def begin(self, instead_of: str) -> OmnirayError | None:

@@ -77,9 +77,9 @@ class Delivery:
             except (Fenced, Unauthenticated) as error:
                 failed, in_doubt = error, in_doubt or isinstance(error, Fenced)
             except StorageError as error:
-                if in_doubt:
-                    raise _unknown(request) from error
                 if not isinstance(error, Unreachable) or "url" not in error.facts:
+                    if in_doubt:
+                        raise _unknown(request) from error
                     raise
                 failed = error  # it was not even sent
             if time.monotonic() + pause_s > deadline:

@@ -43,11 +43,19 @@ class Terms:
 
 
 def start(terms: Terms, graph_id: str, is_served: Callable[[], bool], timeout_s: float) -> None:
-    """Start a coordinator that ends when it has been idle for a while, unless one serves by the time it is our turn."""
+    """Start a coordinator that ends when it has been idle for a while, unless one serves by the time it is our turn.
+
+    Nor is one needed that failed because another one was faster, such as one that Ray has restarted after all.
+    """
     refuse_without_ray()
     with _turn(graph_id, timeout_s):
-        if not is_served():
+        if is_served():
+            return
+        try:
             terms.run_detached(graph_id, UNTIL_IDLE, f"{IDLE_S:g}")
+        except Unreachable:
+            if not is_served():
+                raise
 
 
 def refuse_without_ray() -> None:

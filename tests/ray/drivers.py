@@ -173,6 +173,11 @@ class _Keeper(_Driver):
         while len(self._nodes) < nodes:
             self._nodes.add()
 
+    def lose_publisher(self) -> None:
+        """Lose the node that it is on."""
+        node, _ = self._whereabouts_of_publisher()
+        self._nodes.lose(node)
+
     def leave_first_node(self) -> None:
         """Have the publisher restarted until it is on another node: Ray places it as it likes."""
         here = ray().get_runtime_context().get_node_id()

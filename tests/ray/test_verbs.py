@@ -1,0 +1,184 @@
+"""Every verb of the command line says the same of a graph that a coordinator serves as of one that nobody serves."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import omniray
+from omniray.engine.base.ulids import new_ulid
+from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.store.open_store import open_store
+from tests.commands import Answer, omniray_command, run
+from tests.foreign import append
+from tests.graphs import INSERT, PERSON, new_graph
+from tests.ray.world import Served, served
+from tests.stores import Root
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+
+ORPHAN = "nodes/Person.lance/data/orphan.lance"
+COMMITTED, NOT_COMMITTED = new_ulid(), new_ulid()
+_MASKS = (
+    (re.compile(r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b"), "ULID"),
+    (re.compile(r"\b\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)"), "TIME"),
+)
+_MASKED = ("bytes", "found_files")  # files differ in number and size, and what the verb says of them does not
+
+
+@dataclass(frozen=True)
+class Twins:
+    """The same graph twice: one that nobody serves, and one with a coordinator."""
+
+    embedded: str
+    served: Served
+
+    @property
+    def uris(self) -> tuple[str, str]:
+        return self.embedded, self.served.uri
+
+
+@pytest.fixture(scope="module")
+def twins(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    root = Root(str(tmp_path_factory.mktemp("root")), {})
+    with served(root, ray_address, "served") as one:
+        with new_graph(root, "embedded") as other:
+            uri = other.uri
+        both = Twins(uri, one)
+        for each in both.uris:
+            run("load", each, "-", "--mode", "merge", stdin='{"type": "Person", "data": {"name": "ann", "age": 3}}\n')
+        yield both
+
+
+Prepare = Callable[[str], object]
+
+
+def nothing(uri: str) -> None:
+    """No preparation."""
+
+
+def commit_with_id(uri: str) -> None:
+    run("mutate", uri, "-", "--params", '{"name": "known"}', "--txn-id", COMMITTED, stdin=INSERT)
+
+
+def drift(uri: str) -> None:
+    append(open_store(uri), "mallory")
+
+
+def leave_orphan(uri: str) -> None:
+    Path(uri, ORPHAN).write_bytes(b"of nobody")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A verb with its arguments after the graph, what is true before, and what comes from standard input."""
+
+    verb: str
+    arguments: Sequence[str] = ()
+    prepare: Prepare = nothing
+    stdin: str = ""
+    code: int = 0
+
+    def __str__(self) -> str:
+        return " ".join((self.verb, *self.arguments)).replace("/", "-")[:60]
+
+
+BOB = '{"type": "Person", "data": {"name": "bob"}}\n'
+UNFIT = '{"type": "Person", "data": {"name": "cid", "age": "old"}}\n'
+ADD = ("-", "--params", '{"name": "dan"}')
+SWEEP = ("--orphans", "--older-than", "0s")
+CASES = [
+    Case("load", ["-"], stdin=BOB),
+    Case("load", ["-", "--type", "Person"], stdin='{"name": "ann"}\n', code=4),
+    Case("load", ["-"], stdin=UNFIT, code=3),
+    Case("load", ["-", "--on-error", "reject", "--rejects", "/dev/null"], stdin=UNFIT),
+    Case("load", ["-", "--branch", "other"], stdin=BOB, code=3),
+    Case("mutate", ADD, stdin=INSERT),
+    Case("mutate", [*ADD, "--expect", f"{PERSON}=1"], stdin=INSERT, code=4),
+    Case("mutate", ADD, stdin="query {", code=3),
+    Case("mutate", ["-", "--params", '{"name": "known"}', "--txn-id", COMMITTED], commit_with_id, INSERT),
+    Case("snapshot"),
+    Case("snapshot", ["--at", NOT_COMMITTED], code=3),
+    Case("history"),
+    Case("export"),
+    Case("export", ["--type", "City"]),
+    Case("sql", ["select name, age from Person order by name"]),
+    Case("sql", ["select nonsense from Person"], code=3),
+    Case("schema show"),
+    Case("recover"),
+    Case("recoveries"),
+    Case("repair"),
+    Case("repair", prepare=drift),
+    Case("repair", ["--adopt", "--table", "node:City"], drift),
+    Case("mutate", ADD, drift, INSERT, code=6),
+    Case("repair", ["--discard"], drift),
+    Case("repair", ["--adopt"], drift),
+    Case("cleanup", [*SWEEP, "--dry-run"], leave_orphan),
+    Case("cleanup", SWEEP, leave_orphan),
+    Case("cleanup", ["--orphans"]),
+    Case("outcome", [COMMITTED], commit_with_id),
+    Case("outcome", [NOT_COMMITTED]),
+    Case("outcome", ["no id"], code=3),
+]
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_verb_says_the_same_with_a_coordinator_as_without(
+    twins: Twins, case: Case, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fault but those of the case. Oracle: the embedded graph, which has been through the same before."""
+    monkeypatch.setenv("OMNIRAY_ACTOR", "tester")
+    said = [_said(case, uri, as_json) for uri in twins.uris]
+    for uri in twins.uris:  # leave no drift to the next case
+        run("repair", uri, "--discard")
+    embedded, through_the_door = ((code, masked(out, uri), masked(err, uri)) for (code, out, err), uri in said)
+    assert through_the_door == embedded
+    assert embedded[0] == case.code
+
+
+def _said(case: Case, uri: str, as_json: bool) -> tuple[Answer, str]:
+    case.prepare(uri)
+    flag = ["--json"] if as_json else []
+    return omniray_command(*case.verb.split(), uri, *case.arguments, *flag, stdin=case.stdin), uri
+
+
+def masked(text: str, uri: str) -> Any:
+    """A document or text in which ids, times and places are not told apart."""
+    text = text.replace(uri, "GRAPH")
+    for pattern, name in _MASKS:
+        text = pattern.sub(name, text)
+    try:
+        return _unsized(json.loads(text))
+    except ValueError:
+        return re.sub(r"[\d,]+ (bytes?|files?)", r"N \1", text)
+
+
+def _unsized(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: "N" if key in _MASKED else _unsized(one) for key, one in value.items()}
+        case list():
+            return [_unsized(one) for one in value]
+        case _:
+            return value
+
+
+def test_status_and_down_tell_whether_there_is_a_coordinator_in_documents_of_one_shape(
+    disk: Root, ray_address: str
+) -> None:
+    with served(disk, ray_address) as graph:
+        status = run("status", graph.uri, "--json").document
+        taken_down = run("down", graph.uri, "--json").document
+        assert taken_down == {name: status[name] for name in ("uri", "address", "url")}
+        assert graph.newest().owner == EMBEDDED
+        nobody = omniray_command("status", graph.uri, "--json")
+        assert (nobody.code, nobody.error["kind"]) == (omniray.StorageError.exit_code, "unreachable")
+        again = run("down", graph.uri, "--json").document
+        assert again == {"uri": graph.uri, "address": None, "url": None}
