@@ -129,11 +129,13 @@ class RoundSteps:
     def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
         """The refusals of writes that were reported as not committed, here, below this round or in it."""
         self._withdrawals.look_back(min((r.header.began for r in requests if r.header.began), default=0))
-        reported = {*work.base.withdrawn, *(commit_id for remark in work.remarks for commit_id in remark.withdrawn)}
+        below = dict.fromkeys(work.base.withdrawn, work.base.seq)  # it may not have landed yet
+        ours = {commit_id: work.base.seq + 1 for remark in work.remarks for commit_id in remark.withdrawn}
+        recorded = {**below, **ours}
         return {
             r.header.commit_id: _reported(r.header.commit_id)
             for r in requests
-            if (r.header.commit_id in reported and r.header.began <= work.base.seq)
+            if r.header.began < recorded.get(r.header.commit_id, 0)
             or self._withdrawals.voids(r.header.commit_id, r.header.began)
         }
 

@@ -101,6 +101,12 @@ class _Caller:
     def url(self, uri: str) -> str:
         return self._clients[uri].url
 
+    def join_ray(self, uri: str, address: str | None) -> str:
+        """Join a Ray as a handoff does, which is for good; the address of the one that was joined."""
+        with quiet_ray(), omniray.connect(uri, address=address, timeout_s=TIMEOUT_S) as client:
+            client.join_ray()
+            return cluster.address()
+
     def texts(self, uri: str) -> list[str]:
         """What a client says of itself, and the errors that it raises."""
         client = self._clients[uri]

@@ -118,6 +118,20 @@ def test_a_client_has_no_ray_and_its_coordinator_tells_whoever_watches_that_it_i
             assert answer.read()
 
 
+def test_work_that_a_client_sends_to_ray_needs_a_ray_that_its_user_named(
+    graph: Served, ray_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: a process that has joined no Ray. Expected: the address is the user's or nobody's, not the graph's."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with callers(1) as (one,):
+        with pytest.raises(omniray.InputError, match="part of no Ray cluster"):
+            one.ask("join_ray", graph.uri, None)
+        with pytest.raises(omniray.StorageError, match="nothing listens there"):
+            one.ask("join_ray", graph.uri, "127.0.0.1:9")
+        assert one.ask("join_ray", graph.uri, ray_address) == ray_address
+        assert one.ask("join_ray", graph.uri, None) == ray_address, "it stays in the one that it has joined"
+
+
 def test_a_coordinator_that_is_taken_down_through_its_door_leaves_no_actor(disk: Root, ray_address: str) -> None:
     """No fault. Oracle: Ray's own list of names, on a Ray that goes on."""
     with served(disk, ray_address) as graph, graph.connect() as client:

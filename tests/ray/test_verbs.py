@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.store.open_store import open_store
 from tests.commands import Answer, omniray_command, run
 from tests.foreign import append
-from tests.graphs import INSERT, PERSON, new_graph
+from tests.graphs import AGE, INSERT, PERSON, new_graph
 from tests.ray.world import Served, served
 from tests.stores import Root
 
@@ -27,7 +29,8 @@ ORPHAN = "nodes/Person.lance/data/orphan.lance"
 COMMITTED, NOT_COMMITTED = new_ulid(), new_ulid()
 _MASKS = (
     (re.compile(r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b"), "ULID"),
-    (re.compile(r"\b\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)"), "TIME"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d[T ][0-9:.]+(?:Z|[+-]\d\d:\d\d)"), "TIME"),
+    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UUID"),
 )
 _MASKED = ("bytes", "found_files")  # files differ in number and size, and what the verb says of them does not
 
@@ -52,10 +55,11 @@ def twins(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             uri = other.uri
         both = Twins(uri, one)
         for each in both.uris:
-            run("load", each, "-", "--mode", "merge", stdin='{"type": "Person", "data": {"name": "ann", "age": 3}}\n')
+            run("mutate", each, "-", "--params", '{"name": "ann", "age": 3}', stdin=INSERT)
         yield both
 
 
+_drifts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 Prepare = Callable[[str], object]
 
 
@@ -68,7 +72,7 @@ def commit_with_id(uri: str) -> None:
 
 
 def drift(uri: str) -> None:
-    append(open_store(uri), "mallory")
+    append(open_store(uri), f"mallory-{next(_drifts[uri])}")
 
 
 def leave_orphan(uri: str) -> None:
@@ -77,13 +81,14 @@ def leave_orphan(uri: str) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A verb with its arguments after the graph, what is true before, and what comes from standard input."""
+    """A verb with its arguments after the graph, what is true before, its standard input, and the records to load."""
 
     verb: str
     arguments: Sequence[str] = ()
     prepare: Prepare = nothing
     stdin: str = ""
     code: int = 0
+    records: str = ""
 
     def __str__(self) -> str:
         return " ".join((self.verb, *self.arguments)).replace("/", "-")[:60]
@@ -91,15 +96,16 @@ class Case:
 
 BOB = '{"type": "Person", "data": {"name": "bob"}}\n'
 UNFIT = '{"type": "Person", "data": {"name": "cid", "age": "old"}}\n'
+FILE = "records.jsonl"
 ADD = ("-", "--params", '{"name": "dan"}')
 SWEEP = ("--orphans", "--older-than", "0s")
 CASES = [
-    Case("load", ["-"], stdin=BOB),
-    Case("load", ["-", "--type", "Person"], stdin='{"name": "ann"}\n', code=4),
-    Case("load", ["-"], stdin=UNFIT, code=3),
-    Case("load", ["-", "--on-error", "reject", "--rejects", "/dev/null"], stdin=UNFIT),
-    Case("load", ["-", "--branch", "other"], stdin=BOB, code=3),
-    Case("mutate", ADD, stdin=INSERT),
+    Case("load", [FILE, "--mode", "merge"], records=BOB),
+    Case("load", [FILE, "--type", "Person"], records='{"name": "ann"}\n', code=4),
+    Case("load", [FILE], records=UNFIT, code=3),
+    Case("load", [FILE, "--on-error", "reject"], records=UNFIT),
+    Case("load", [FILE, "--branch", "other"], records=BOB, code=3),
+    Case("mutate", ["-", "--params", '{"name": "ann", "age": 4}'], stdin=AGE),
     Case("mutate", [*ADD, "--expect", f"{PERSON}=1"], stdin=INSERT, code=4),
     Case("mutate", ADD, stdin="query {", code=3),
     Case("mutate", ["-", "--params", '{"name": "known"}', "--txn-id", COMMITTED], commit_with_id, INSERT),
@@ -131,10 +137,12 @@ CASES = [
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_verb_says_the_same_with_a_coordinator_as_without(
-    twins: Twins, case: Case, as_json: bool, monkeypatch: pytest.MonkeyPatch
+    twins: Twins, case: Case, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No fault but those of the case. Oracle: the embedded graph, which has been through the same before."""
     monkeypatch.setenv("OMNIRAY_ACTOR", "tester")
+    monkeypatch.chdir(tmp_path)
+    Path(FILE).write_text(case.records)
     said = [_said(case, uri, as_json) for uri in twins.uris]
     for uri in twins.uris:  # leave no drift to the next case
         run("repair", uri, "--discard")
