@@ -130,6 +130,9 @@ def _serve(out: Output, graph: Graph, terms: Terms, *, take_over: bool, until_id
     from omniray.coordinator.actors.hosting import host
     from omniray.coordinator.cli import upkeep
 
+    # A named cluster may be where it is served; none, and one of its own, would be another Ray for nothing.
+    if terms.address in (None, cluster.LOCAL) and not take_over and (began := _served_already(graph, terms)):
+        return _stay_beside(out, graph, began)
     already = None if take_over else graph.owner
     try:
         hosted = host(
@@ -147,7 +150,37 @@ def _serve(out: Output, graph: Graph, terms: Terms, *, take_over: bool, until_id
                 upkeep.end(fate, hosted, DRAIN_TIMEOUT_S)
     finally:
         cluster.leave()
-    upkeep.refuse_lost(fate, graph, hosted)
+    return upkeep.refuse_lost(fate, graph, hosted.address)
+
+
+def _served_already(graph: Graph, terms: Terms) -> dict[str, Any] | None:
+    """The document about the coordinator that answers at its door, if there is one."""
+    from omniray.engine.base.errors import Unreachable
+    from omniray.engine.line.owner import is_owner_known_dead
+
+    if not graph.served or is_owner_known_dead(graph.owner):
+        return None
+    try:
+        with coordinated(terms.uri, terms.storage_options or {}) as client:
+            seen = client.status()
+    except Unreachable:
+        return None
+    found = {"uri": graph.uri, "url": seen.url, "address": seen.address, "owner": seen.owner, "epoch": seen.epoch}
+    return {**found, "joined": True}
+
+
+def _stay_beside(out: Output, graph: Graph, began: dict[str, Any]) -> None:
+    """Watch a coordinator that another process started, until a signal or its end."""
+    from omniray.coordinator.cli import upkeep
+
+    address = began["address"]
+    with upkeep.asked_by_signals() as asked_to_end:
+        out.line(_began_text(began), began)
+        look, never = partial(upkeep.look_at_line, graph, address), upkeep.Idleness(lambda: 0, None)
+        fate = upkeep.stay(look, address, asked_to_end, never)
+    if farewell := upkeep.farewell(fate, is_ours=False):
+        out.note(farewell)
+    upkeep.refuse_lost(fate, graph, address)
 
 
 def _began(hosted: Hosted, graph: Graph, already: str | None) -> dict[str, Any]:

@@ -113,6 +113,13 @@ def look(graph: Graph, hosted: Hosted) -> Sighting:
     )
 
 
+def look_at_line(graph: Graph, here: str) -> Sighting:
+    """Look at a coordinator that another process watches: only its line tells of it, and no Ray is asked."""
+    owner = graph.owner
+    line_is_at = None if owner == EMBEDDED else Incarnation.parse(owner).address
+    return Sighting(line_is_at, True, has_publisher=line_is_at == here, graph_is_gone=_is_gone(graph))
+
+
 def _is_gone(graph: Graph) -> bool:
     """Whether the graph was deleted or replaced: its line alone looks as if nothing had followed since."""
     try:
@@ -139,25 +146,25 @@ def farewell(fate: Fate, *, is_ours: bool) -> str:
     return ""
 
 
-def refuse_lost(fate: Fate, graph: Graph, hosted: Hosted) -> None:
+def refuse_lost(fate: Fate, graph: Graph, address: str) -> None:
     """Raise if a coordinator has ended unasked."""
     if fate is Fate.FENCED:
         raise Fenced(
-            f"{graph.uri} was taken over by somebody else: the coordinator at {hosted.address} has ended; 'omniray "
+            f"{graph.uri} was taken over by somebody else: the coordinator at {address} has ended; 'omniray "
             "status' shows who serves it now",
-            address=hosted.address,
+            address=address,
         )
     if fate is Fate.GRAPH_GONE:
         raise GraphGone(
             f"the graph {graph.graph_id} at {graph.uri} was deleted, or another one was created in its place: the "
-            f"coordinator at {hosted.address} has ended; start one for what is there now with 'omniray up'",
-            uri=graph.uri, graph_id=graph.graph_id, address=hosted.address,
+            f"coordinator at {address} has ended; start one for what is there now with 'omniray up'",
+            uri=graph.uri, graph_id=graph.graph_id, address=address,
         )  # fmt: skip
     if fate is Fate.LOST:
         raise Unreachable(
-            f"the coordinator at {hosted.address} is lost, and Ray does not bring it back; what it answered is "
+            f"the coordinator at {address} is lost, and Ray does not bring it back; what it answered is "
             "written: start it again with 'omniray up'",
-            address=hosted.address,
+            address=address,
         )
 
 

@@ -175,7 +175,9 @@ def _stay_in_front(self: TenantQueue, *arguments: Any) -> list[Ticket]:
     return taken
 
 
-def _keep_epoch(newest: CommitObject, *, op_id: str, owner: str, durability: object = None) -> CommitObject:
+def _keep_epoch(
+    newest: CommitObject, *, op_id: str, owner: str, durability: object = None, door: str = ""
+) -> CommitObject:
     return replace(line.follow_with(newest, line.Remark(op_id)), owner=owner)
 
 

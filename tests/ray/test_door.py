@@ -24,7 +24,10 @@ import omniray
 from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.hosting import QUEUE_OWNERS_MAX
 from omniray.coordinator.client import background
-from omniray.engine.base.errors import LineOwned, Withdrawn
+from omniray.coordinator.client.link import Link
+from omniray.coordinator.client.wire import Wire
+from omniray.engine.base.errors import LineOwned, Unreachable, Withdrawn
+from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_object import EMBEDDED
 from tests.commands import environment, run
@@ -102,6 +105,25 @@ def test_a_client_that_connects_just_after_the_publisher_was_killed_finds_its_su
         assert caller.ask("add", graph.uri, "found") in [one.commit_id for obj in graph.line() for one in obj.commits]
         with graph.open(read_only=True) as opened:
             assert not background.log_of(opened.graph_id).exists(), "no second one was started"
+
+
+def test_a_write_in_doubt_is_asked_for_until_its_time_is_over(graph: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: the publisher is killed after a put, and the client can't find its successor at its first look.
+
+    Expected: it looks again; that the old door is closed says nothing of the write. Oracle: the first outcome.
+    """
+    find = Link.found_again
+
+    def lost(link: Link, wire: Wire, timeout_s: float) -> None:
+        monkeypatch.setattr(Link, "found_again", find)
+        raise Unreachable("not found at the first look")
+
+    with graph.connect() as client:
+        add(client, "before-the-doubt")
+        monkeypatch.setattr(Link, "found_again", lost)
+        graph.arm(graph.place.publisher, f"{Point.C_AFTER_PUT}=kill")
+        assert add(client, "in-doubt").repeated
+    assert graph.people().count("in-doubt") == 1
 
 
 def test_a_client_has_no_ray_and_its_coordinator_tells_whoever_watches_that_it_is_well(
