@@ -32,6 +32,7 @@ from omniray.engine.base.errors import (
     Overloaded,
     StorageError,
     Unauthenticated,
+    Unreachable,
 )
 
 log = logging.getLogger("omniray")
@@ -141,7 +142,10 @@ class DoorApp:
     def _admit(self, headers: Mapping[bytes, bytes]) -> None:
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._credential):
             raise Unauthenticated("the coordinator does not know this secret: read the door's record again")
+        is_ready = self._house.is_ready  # first: one that begins puts its record a moment before it knows the place
         if headers.get(_PLACE, b"").decode("latin-1") != self._house.place:
+            if not is_ready:
+                raise Unreachable("the coordinator is beginning or ending: ask again")
             raise LineOwned(
                 "this graph is a copy: the coordinator that its line names serves the one that it was copied from; "
                 "'omniray recover --take-over' frees the copy",

@@ -18,7 +18,9 @@ import pytest
 import omniray
 from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.queue_actor import RemoteQueues
+from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door.questions import Existing
+from omniray.engine.base.errors import Unreachable
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.staging import Base
@@ -29,7 +31,7 @@ from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
 from tests.graphs import INSERT, INSERT_CITY, PERSON, SCHEMA
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, TORTURE, connected
-from tests.ray.world import Gate, Served, add
+from tests.ray.world import Gate, Served, add, hold_record
 from tests.ray.world import served as serving
 from tests.stores import Root
 
@@ -138,6 +140,26 @@ def test_a_publisher_that_fails_in_an_unknown_way_begins_anew_and_tells_no_lie(
     assert add(client, f"unlucky-{point}").repeated == lands_at_first
     assert (graph.newest().epoch, graph.publisher_pid) == (before.epoch + 1, victim)
     assert graph.people().count(f"unlucky-{point}") == 1
+
+
+def test_nobody_takes_a_graph_for_a_copy_whose_publisher_begins_anew(
+    graph: Served, client: omniray.Client, tmp_path: Path
+) -> None:
+    """Fault: the publisher begins anew, and is held up when the record of its door is there and it does not serve yet.
+
+    Expected: writers and new clients wait for it. Oracle: nobody gets an error, and the row is there once.
+    """
+    graph.wait_until_healed()
+    reached, opened = tmp_path / "reached", tmp_path / "opened"
+    graph.inside(graph.place.publisher, hold_record, reached, opened)
+    graph.arm(graph.place.publisher, f"{Point.A_BEFORE_SIDECAR}=raise@1")
+    written = client.submit_mutate(INSERT, {"name": "not-a-copy", "age": None})
+    graph.wait_until(reached.exists, "the record is put")
+    with pytest.raises(Unreachable):
+        connect_to_serving(graph.uri, graph.root.storage_options, timeout_s=0.5)
+    opened.touch()
+    assert written.result().affected_nodes == 1
+    assert graph.people().count("not-a-copy") == 1
 
 
 def test_a_frozen_publisher_that_was_replaced_is_fenced_when_it_thaws(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import omniray
-from omniray.coordinator.actors import cluster
+from omniray.coordinator.actors import cluster, incarnations
 from omniray.coordinator.actors.cluster import LOOPBACK, NAMESPACE, Place, ray
 from omniray.coordinator.actors.hosting import Hosted, host
 from omniray.coordinator.client.client import connect_to_serving
@@ -196,6 +196,20 @@ def shrink(actor: Any, intents: int) -> None:
 def is_leaving(actor: Any) -> bool:
     """Whether the publisher is being taken down."""
     return bool(actor._incarnations._is_leaving)
+
+
+def hold_record(actor: object, reached: Path, opened: Path) -> None:
+    """Let the next incarnation wait when it has put the record of its door."""
+    put_record = incarnations.put_record
+
+    def held(*arguments: Any) -> str:
+        place = put_record(*arguments)
+        reached.touch()
+        while not opened.exists():
+            time.sleep(0.01)
+        return place
+
+    incarnations.put_record = held
 
 
 class Gate:
