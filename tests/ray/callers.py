@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import omniray
-from omniray.coordinator.actors import cluster
+from omniray.coordinator.actors import cluster, ray_token
 from omniray.coordinator.actors.cluster import LOCAL, NAMESPACE, ray
 from omniray.coordinator.actors.hosting import host
 from omniray.coordinator.client import starting
@@ -136,6 +136,7 @@ def ray_at(host_address: str) -> Iterator[Member]:
 
 
 def _keep_ray(pipe: Connection, host_address: str) -> None:
+    ray_token.begin()
     with quiet_ray():
         ray().init(
             "local", namespace=NAMESPACE, num_cpus=2, include_dashboard=False, log_to_driver=False,
