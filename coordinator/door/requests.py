@@ -30,7 +30,7 @@ from omniray.engine.base.ulids import is_ulid
 from omniray.engine.judge.keylog import PackedKeys, key_columns
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.judge.verdict import Violation
-from omniray.engine.rows.arrow_stream import RowShape, decode_shaped, encode_rows
+from omniray.engine.rows.arrow_stream import RowShape, decode_shaped, encode_rows, shaped
 from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import ConformedBatch
 from omniray.engine.rows.row_ids import fill_ids
@@ -116,7 +116,8 @@ def _prepared_message(request: PreparedRequest) -> PreparedMessage:
 
 
 def _prepared_table(write: TableWrite) -> PreparedTable:
-    common: dict[str, Any] = {"mode": write.mode, "replaced": encode_rows(write.replaced)}
+    replaced = encode_rows(shaped(write.replaced, NOTHING_REPLACED.schema))
+    common: dict[str, Any] = {"mode": write.mode, "replaced": replaced}
     if not isinstance(write.rows, StagedRows):
         return PreparedTable(**common, rows=encode_rows(write.rows))  # type: ignore[arg-type]
     fragments = [fragment_text(fragment) for fragment in write.rows.fragments]

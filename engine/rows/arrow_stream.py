@@ -160,5 +160,5 @@ def _field(data: memoryview, table: int, slot: int) -> int:
 
 
 def _shown(schema: pa.Schema) -> str:
-    text = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    text = ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
     return text if len(text) <= 500 else f"{text[:499]}…"

@@ -52,7 +52,7 @@ def _prepared(**given: Any) -> PreparedRequest:
     load = _load()
     rows = load.tables["node:Person"]
     resolution = Resolution({"node:Person": TableWrite(Mode.APPEND, rows, NOTHING_REPLACED)}, Affected(2, 0))
-    return PreparedRequest(load.header, resolution, **{"judged_on": {"node:Person": 3}, **given})
+    return PreparedRequest(load.header, **{"resolution": resolution, "judged_on": {"node:Person": 3}, **given})
 
 
 # What is sent arrives
@@ -97,6 +97,15 @@ def test_a_prepared_load_arrives() -> None:
     sent = _prepared()
     arrived = _arrived(sent)
     assert replace(arrived, size_bytes=0) == sent
+
+
+def test_a_prepared_load_that_replaces_rows_read_by_lance_arrives() -> None:
+    """Their ids are marked as not nullable; a table of moderate size knows its ids without reading them."""
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("_rowaddr", pa.uint64())])
+    read = pa.table([["ann"], pa.array([0], pa.uint64())], schema=schema)
+    write = TableWrite(Mode.MERGE, _load().tables["node:Person"], read)
+    arrived = _arrived(_prepared(resolution=Resolution({"node:Person": write}, Affected(1, 0))))
+    assert arrived.resolution.tables["node:Person"].replaced.to_pydict() == {"id": ["ann"], "_rowaddr": [0]}
 
 
 def test_a_load_for_another_schema_arrives_without_rows_and_keeps_its_name() -> None:
