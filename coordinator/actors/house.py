@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -61,8 +62,8 @@ class CoordinatorHouse:
         return self._of.storage.line
 
     @property
-    def place(self) -> str:
-        return self._of.door_place
+    def places(self) -> Collection[str]:
+        return self._of.door_places
 
     @property
     def newest(self) -> int:
@@ -101,8 +102,10 @@ class CoordinatorHouse:
         return self._of.decoder.decode(sent)
 
     def _fenced(self, error: Fenced) -> Fenced:
-        """The error, with the owner who was read from the line: its door is the one to ask."""
-        return Fenced(error.message, **{**error.facts, "owner": self._of.branch.tip.another().refresh().owner})
+        """The error, with the owner who was read from the line if that can be read: its door is the one to ask."""
+        with contextlib.suppress(OmnirayError):  # else a write whose fate is open would seem to have failed
+            error = Fenced(error.message, **{**error.facts, "owner": self._of.branch.tip.another().refresh().owner})
+        return error
 
     # Calls
 

@@ -37,9 +37,9 @@ COORDINATOR = {
     "rounds": "",
     "door": "rounds",
     "actors": "rounds door",
-    "client": "rounds door actors",
-    "cli": "client actors stress",
-    "demo": "client actors stress",
+    "client": "rounds door",
+    "cli": "client actors door stress",
+    "demo": "client actors door stress",
     "stress": "client actors door",
     "testing": "stress",
 }
@@ -168,6 +168,7 @@ def test_every_module_of_the_engine_is_in_a_package() -> None:
         ("omniray.engine.commit.staging", "def late():\n    from omniray.engine.writes.load import LoadIntent"),
         ("omniray.engine.rows.payload", "if TYPE_CHECKING:\n    from omniray import Graph"),
         ("omniray.coordinator.rounds.machine", "from omniray import Client"),
+        ("omniray.coordinator.client.link", "def late():\n    from omniray.coordinator.actors import cluster"),
     ],
 )
 def test_the_walker_finds_a_planted_import_between_packages(module: str, source: str) -> None:
