@@ -168,9 +168,11 @@ class Wire:
 
     def _keep(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         with self._lock:
-            if not (response.will_close or self._is_closed):
-                return self._idle.append(connection)
-        connection.close()
+            is_kept = not (response.will_close or self._is_closed)
+            if is_kept:
+                self._idle.append(connection)
+        if not is_kept:
+            connection.close()
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:

@@ -28,7 +28,7 @@ class Withdrawals:
     def look_back(self, began: int) -> None:
         """Read the line down to the number at which the oldest try began: an earlier owner may have recorded some."""
         lowest = max(began + 1, self._lowest)
-        if not 0 < began or not lowest < self._oldest.seq:
+        if began <= 0 or lowest >= self._oldest.seq:
             return
         for obj in self._log.down_to(self._oldest, lowest):
             self.advance(obj)

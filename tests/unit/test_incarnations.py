@@ -1,4 +1,4 @@
-"""The incarnations of a publisher without Ray: how one follows the other, what each leaves, and how the last one ends."""
+"""The incarnations of a publisher without Ray: how one follows another, what each leaves, how the last one ends."""
 
 from __future__ import annotations
 
