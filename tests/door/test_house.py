@@ -33,8 +33,8 @@ from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import take_over
-from omniray.engine.maintenance.sweep import Amount, SweepReport, TableSweep
-from omniray.engine.recovery.drift import Drift, ForeignVersion, TableClass
+from omniray.engine.maintenance.sweep import Amount, SweepReport
+from omniray.engine.recovery.drift import Drift, TableClass
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.object_store import ObjectStore
