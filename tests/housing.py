@@ -14,11 +14,11 @@ from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.house import CoordinatorHouse
 from omniray.coordinator.actors.incarnations import Incarnations
 from omniray.coordinator.actors.reconciler import Finalised
-from omniray.coordinator.actors.table_queues import Question, TableQueues
+from omniray.coordinator.actors.table_queues import TableQueues
 from omniray.coordinator.door.app import DoorApp
 from omniray.coordinator.door.http_server import HttpServer
+from omniray.coordinator.door.questions import Question
 from omniray.coordinator.door.record import DoorRecord
-from omniray.coordinator.door.wire import packed, unpacked
 from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.line.commit_object import CommitObject
@@ -32,10 +32,7 @@ CLUSTER = "10.0.0.1:6379"
 
 
 class LocalQueues:
-    """The table queues of a publisher, in its own process. What they are given is encoded, as on the way to an actor.
-
-    So rows lie where Lance can take them; in the message of a client they lie anywhere.
-    """
+    """The table queues of a publisher, in its own process."""
 
     def __init__(self, place: Place, storage: Storage, owners: int) -> None:
         self.storage, self.made, self.has_ended = storage, owners, False
@@ -45,7 +42,7 @@ class LocalQueues:
         return self._of_now().read(base, questions)
 
     def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
-        return self._of_now().stage(*unpacked(packed((base, stages))))
+        return self._of_now().stage(base, stages)
 
     def drop(self, table_keys: Sequence[str]) -> None:
         self._of_now().drop(table_keys)

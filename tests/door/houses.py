@@ -48,6 +48,10 @@ class FakeHouse:
         self.called.append((call.name, arguments))
         return Reply(200, calls.encode(self.gives.get(call.name)))
 
+    async def stage(self, arguments: bytes) -> Reply:
+        self.called.append(("stage", arguments))
+        return Reply(200, b"a part")
+
     def metrics(self) -> str:
         return "omniray_commits_total 7\n"
 

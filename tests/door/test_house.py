@@ -320,6 +320,7 @@ ANSWERS: dict[str, Any] = {
     "newest": 41,
     "flush": None,
     "abandon": None,
+    "hold": None,
     "down": None,
     "recover": RecoveryReport(("01",), ("02", "03"), (), ("04",)),
     "outcome": Outcome(new_ulid(), committed=True),

@@ -96,10 +96,11 @@ def test_requests_of_threads_have_connections_of_their_own_and_keep_them(door: D
 
 
 def test_an_error_of_a_write_is_raised_as_it_is(door: Door) -> None:
-    door.house.answers = replying(KeyConflict("node:Person", "ann", record="record 3"))
+    told = KeyConflict("node:Person", "ann", record="record 3")
+    door.house.answers = replying(told)
     with pytest.raises(KeyConflict) as conflict, closing(door) as wire:
         wire.write(REQUEST, TIMEOUT_S)
-    assert conflict.value.facts["record"] == "record 3"
+    assert (str(conflict.value), conflict.value.facts) == (str(told), told.facts)
 
 
 @contextmanager

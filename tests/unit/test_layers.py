@@ -44,6 +44,8 @@ COORDINATOR = {
     "testing": "stress",
 }
 WORKERS: dict[str, str] = {}
+ON_DEMAND = {("omniray.coordinator.client.client", "omniray.coordinator.actors.cluster")}
+"""Imports that a package must not have, for `Client.join_ray`: nothing else of a client needs Ray."""
 PACKAGES = {"engine": ENGINE, "coordinator": COORDINATOR, "workers": WORKERS}
 FORBIDDEN = {
     "engine": ("ray", "pyspark", "omniray.workers", "omniray.coordinator", "omniray.spark", "omniray.testing"),
@@ -107,7 +109,8 @@ def wrong_packages(module: str, source: str, known: frozenset[str]) -> list[str]
         return []
     allowed = {package, *PACKAGES[layer][package].split()}
     here = [target for target in imported(source, known) if package_of(target)[0] == layer]
-    return sorted(target for target in here if package_of(target)[1] not in allowed)
+    wrong = (target for target in here if package_of(target)[1] not in allowed)
+    return sorted(target for target in wrong if (module, target) not in ON_DEMAND)
 
 
 def wrong_imports(layer: str, source: str) -> list[str]:
