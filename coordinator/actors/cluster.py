@@ -158,11 +158,6 @@ def _refuse_open_ports(before: Collection[str]) -> None:
         )
 
 
-def is_running_here() -> bool:
-    """Whether a process of this machine would join a cluster rather than start one."""
-    return _running_here() is not None or ("ray" in sys.modules and bool(ray().is_initialized()))
-
-
 def _running_here() -> str | None:
     """The address of this machine's cluster. The address in Ray's file may be stale, so a connection is tried."""
     if address := os.environ.get("RAY_ADDRESS"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -61,8 +62,8 @@ class CoordinatorHouse:
         return self._of.storage.line
 
     @property
-    def place(self) -> str:
-        return self._of.door_place
+    def places(self) -> Collection[str]:
+        return self._of.door_places
 
     @property
     def newest(self) -> int:
@@ -101,15 +102,20 @@ class CoordinatorHouse:
         return self._of.decoder.decode(sent)
 
     def _fenced(self, error: Fenced) -> Fenced:
-        """The error, with the owner who was read from the line: its door is the one to ask."""
-        return Fenced(error.message, **{**error.facts, "owner": self._of.branch.tip.another().refresh().owner})
+        """The error, with the owner who was read from the line if that can be read: its door is the one to ask."""
+        with contextlib.suppress(OmnirayError):  # else a write whose fate is open would seem to have failed
+            error = Fenced(error.message, **{**error.facts, "owner": self._of.branch.tip.another().refresh().owner})
+        return error
 
     # Calls
 
     async def call(self, call: Call, arguments: bytes) -> Reply:
         try:
             given = calls.decode_arguments(call, arguments)
-            result = await asyncio.get_running_loop().run_in_executor(self._pool, self._verbs[call], given)
+            if call is calls.NEWEST:  # by it clients find the coordinator, however many calls wait for something
+                result = self._verbs[call](given)
+            else:
+                result = await asyncio.get_running_loop().run_in_executor(self._pool, self._verbs[call], given)
         except OmnirayError as error:
             return Reply(error.http_status, calls.encode_error(error))
         except Exception as error:  # a bug: told to the caller, and nobody else suffers from it

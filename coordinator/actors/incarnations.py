@@ -53,7 +53,7 @@ class Incarnations:
         self.reconciler = RemoteReconciler(place, storage, self._noticed)
         self.finalised = Finalised(0, {})
         self.gauges = Gauges()
-        self.door_place = ""
+        self.door_places: set[str] = set()  # of this incarnation and those before it: a client may know an earlier one
         self._door, self._instead_of = door, instead_of
         self._life = threading.Lock()
         self._has_ended = self._is_leaving = self._has_left = False
@@ -85,7 +85,7 @@ class Incarnations:
         self._tip = branch.tip.another()
         self._owner = str(Incarnation.new(self.address))
         taken = take_over(self._tip, self._owner, Durability(self.storage.durability), door=self._door.digest)
-        self.door_place = put_record(branch.store, self._door, taken.epoch)
+        self.door_places.add(put_record(branch.store, self._door, taken.epoch))
         self.publisher = Publisher(
             branch, self._tip, self.queues, self._landed,
             owner=self._owner, on_ended=partial(self._ended, self._owner), gauges=self.gauges,
@@ -187,7 +187,8 @@ class Incarnations:
             self.reconciler.close()
         with contextlib.suppress(GraphGone):  # then there is no line to hand back
             self._release()
-            delete_records(self.branch.store, self._tip.newest.epoch)
+            with contextlib.suppress(StorageError):  # it opens nothing any more
+                delete_records(self.branch.store, self._tip.newest.epoch)
         self._has_left = True
 
     def _release(self) -> None:

@@ -174,7 +174,10 @@ class Publisher:
             with contextlib.suppress(OmnirayError):
                 under_way.result()
         if not self.is_committed(commit_id):
-            self.remark(Remark(new_ulid(), withdrawn=(commit_id,))).result()
+            try:
+                self.remark(Remark(new_ulid(), withdrawn=(commit_id,))).result()
+            except OutcomeUnknown as error:  # it names the remark, of which the caller knows nothing
+                raise _unknown(commit_id) from error
         return self.is_committed(commit_id)
 
     def under_way(self, commit_id: str) -> Future[WriteAnswer] | None:

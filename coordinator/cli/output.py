@@ -83,14 +83,23 @@ def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: st
 
 
 @contextmanager
-def writing(out: Output, uri: str, options: Mapping[str, str], *, durability: str = "process") -> Iterator[Writable]:
-    """A graph to write to: itself, or a client of the coordinator that serves it."""
-    with opening(out, uri, options, durability=durability) as graph:
+def writing(
+    out: Output, uri: str, options: Mapping[str, str], *, durability: str = "process", tells: bool = True
+) -> Iterator[Writable]:
+    """A graph to write to: itself, or a client of the coordinator that serves it.
+
+    `tells`: whether there is a note of what was recovered when it was opened.
+    """
+    with (opening if tells else _silently)(out, uri, options, durability=durability) as graph:
         if not graph.served:
             yield graph
             return
         with coordinated(uri, options, durability=durability) as client:
             yield client
+
+
+def _silently(_: Output, uri: str, options: Mapping[str, str], *, durability: str) -> Graph:
+    return omniray.open(uri, storage_options=options, durability=durability)
 
 
 def coordinated(uri: str, options: Mapping[str, str], *, durability: str = "process") -> Client:

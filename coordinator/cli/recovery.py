@@ -114,7 +114,7 @@ def repair(
     options = pairs(storage_option, "--storage-option")
     if adopt and discard:
         raise typer.BadParameter("give --adopt or --discard, not both", param_hint="--adopt")
-    with reporting(as_json) as out, writing(out, uri, options) as graph:
+    with reporting(as_json) as out, writing(out, uri, options, tells=False) as graph:
         report = graph.repair(adopt=adopt, discard=discard, tables=table, actor=actor_or_user(actor))
         if as_json or not report.found:
             out.line("nothing but omniray has written to the tables", _repaired(report))

@@ -18,7 +18,7 @@ from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.calls import NEWEST, Call, StageTerms
 from omniray.coordinator.door.record import find_door
-from omniray.engine.base.errors import LineOwned, OmnirayError, StorageError, Unreachable
+from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, StorageError, Unreachable
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.graph_identity import refuse_gone
@@ -84,11 +84,11 @@ class Link:
             self._wire = found
 
     def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
-        """Make a call; once more, if the coordinator has been replaced."""
+        """Make a call; once more, if the coordinator has been replaced or has begun anew."""
         return self._twice(lambda wire, left_s: wire.call(call, left_s, arguments), timeout_s)
 
     def stage(self, terms: StageTerms, timeout_s: float) -> bytes:
-        """Have a file staged by workers; once more, if the coordinator has been replaced."""
+        """Have a file staged by workers; once more, if the coordinator has been replaced or has begun anew."""
         return self._twice(lambda wire, left_s: wire.stage(terms, left_s), timeout_s)
 
     def _twice(self, ask: Callable[[Wire, float], Asked], timeout_s: float) -> Asked:
@@ -96,7 +96,7 @@ class Link:
         wire = self.wire
         try:
             return ask(wire, timeout_s)
-        except Unreachable:
+        except (Unreachable, Fenced):
             self.found_again(wire, max(0.1, deadline - time.monotonic()))
             return ask(self.wire, max(0.1, deadline - time.monotonic()))
 

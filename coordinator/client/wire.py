@@ -6,6 +6,7 @@ said of it: nothing was sent where no connection could be made; else its fate is
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import select
 import socket
@@ -23,11 +24,13 @@ from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLA
 from omniray.coordinator.door.record import FoundDoor
 from omniray.coordinator.door.requests import encode_request
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import OmnirayError, OutcomeUnknown, Unreachable
+from omniray.engine.base.errors import InputError, OmnirayError, OutcomeUnknown, Unreachable
 from omniray.engine.writes.write_requests import Request
 
 CONNECT_TIMEOUT_S = 5.0
 IDLE_S = 30.0
+ANSWER_S_MAX = 24 * 60 * 60.0
+"""The longest wait for one answer: a socket takes no time-out without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Wire:
         self._context = client_context(door.record.certificate) if parts.scheme == "https" else None
         self._headers = {"Authorization": f"Bearer {door.record.secret}", PLACE: door.place, LINE: line}
         self._idle: list[http.client.HTTPConnection] = []  # the one used last is used next
-        self._lock = threading.Lock()
+        self._lock, self._is_closed = threading.Lock(), False
         self._heard_at = time.monotonic()
 
     def __repr__(self) -> str:
@@ -76,7 +79,11 @@ class Wire:
             raise OutcomeUnknown(unknown, txn_id=txn_id) from error
         if answer.kind != PACKED:  # it was refused before it was read
             raise calls.decode_error(answer.body, "write")
-        reply = decode_reply(answer.body)
+        try:
+            reply = decode_reply(answer.body)
+        except InputError as error:
+            unread = f"the answer to write {txn_id} from the coordinator at {self.url} can't be read: {error}"
+            raise OutcomeUnknown(unread, txn_id=txn_id) from error
         if isinstance(reply, OmnirayError):
             raise reply
         return reply
@@ -105,7 +112,7 @@ class Wire:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._is_closed = self._idle, [], True
         for connection in idle:
             connection.close()
 
@@ -117,10 +124,13 @@ class Wire:
         except _NotSent as error:
             raise Unreachable(f"the coordinator at {self.url} does not answer: {error}", url=self.url) from error
         try:
-            connection.sock.settimeout(timeout_s)
-            connection.request("POST", path, body, {**self._headers, "Content-Type": kind})
+            connection.sock.settimeout(min(timeout_s, ANSWER_S_MAX))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was refused before all was sent
+                connection.request("POST", path, body, {**self._headers, "Content-Type": kind})
             response = connection.getresponse()
             answer = _Answer(response.status, response.headers.get("Content-Type", ""), response.read())
+            if answer.kind not in (PACKED, JSON):
+                raise _Unanswered(f"it failed with status {answer.status}")
         except BaseException as error:
             connection.close()
             if isinstance(error, OSError | http.client.HTTPException):
@@ -133,7 +143,7 @@ class Wire:
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         with self._lock:
             while self._idle:
-                if not _is_closed(connection := self._idle.pop()):
+                if not _has_ended(connection := self._idle.pop()):
                     return connection
                 connection.close()
         if self._context is None:
@@ -157,14 +167,15 @@ class Wire:
             self.newest = max(self.newest, int(said))
 
     def _keep(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-        if response.will_close:
-            connection.close()
-            return
         with self._lock:
-            self._idle.append(connection)
+            is_kept = not (response.will_close or self._is_closed)
+            if is_kept:
+                self._idle.append(connection)
+        if not is_kept:
+            connection.close()
 
 
-def _is_closed(connection: http.client.HTTPConnection) -> bool:
+def _has_ended(connection: http.client.HTTPConnection) -> bool:
     """Whether there is something to be read where nothing is expected: then the other side has closed."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)

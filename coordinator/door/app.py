@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -59,8 +59,8 @@ class House(Protocol):
     def line(self) -> str: ...
 
     @property
-    def place(self) -> str:
-        """Where the door's record lies; empty until it is put."""
+    def places(self) -> Collection[str]:
+        """Where the door's record lies and has lain; empty until it is put."""
 
     @property
     def newest(self) -> int:
@@ -143,7 +143,7 @@ class DoorApp:
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._credential):
             raise Unauthenticated("the coordinator does not know this secret: read the door's record again")
         is_ready = self._house.is_ready  # first: one that begins puts its record a moment before it knows the place
-        if headers.get(_PLACE, b"").decode("latin-1") != self._house.place:
+        if headers.get(_PLACE, b"").decode("latin-1") not in self._house.places:
             if not is_ready:
                 raise Unreachable("the coordinator is beginning or ending: ask again")
             raise LineOwned(

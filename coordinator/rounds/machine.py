@@ -366,7 +366,7 @@ class Rounds:
         assert sum(n for n, _ in self._held.values()) == len(ids), "all that is held is somewhere"
         assert sum(n for _, n in self._held.values()) == sum(ticket.size_bytes for ticket in tickets), "and its bytes"
         assert not self._under_way or self._under_way[0].phase is not _Phase.STAGED, "nothing keeps the oldest round"
-        waits = self._under_way or self._paused or self._gathering or self._reserved or self._ended
+        waits = self._under_way or self._paused or self._is_held or self._gathering or self._reserved or self._ended
         assert waits or not self._queue, "nobody waits for nothing"
 
 

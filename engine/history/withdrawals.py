@@ -17,6 +17,7 @@ class Withdrawals:
 
     def __init__(self, log: CommitLog, newest: CommitObject) -> None:
         self._log, self._oldest = log, newest
+        self._lowest = newest.seq - LOOK_BACK_MAX
         self._numbers: dict[str, int] = {}  # by write: the number of the object that records its withdrawal
         self.advance(newest)
 
@@ -26,8 +27,8 @@ class Withdrawals:
 
     def look_back(self, began: int) -> None:
         """Read the line down to the number at which the oldest try began: an earlier owner may have recorded some."""
-        lowest = max(began + 1, self._oldest.seq - LOOK_BACK_MAX)
-        if not 0 < began < self._oldest.seq:
+        lowest = max(began + 1, self._lowest)
+        if began <= 0 or lowest >= self._oldest.seq:
             return
         for obj in self._log.down_to(self._oldest, lowest):
             self.advance(obj)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from omniray.coordinator.cli.recovery import seconds
+from omniray.coordinator.client import link
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
+from tests.clocks import SleepersClock
 from tests.commands import Answer, omniray_command, omniray_process, run
 from tests.foreign import PEOPLE, append, commit_and_die, people, plain, plain_ids, with_people, write
 from tests.graphs import INSERT, PERSON, Adding, Parts, parts_of
@@ -143,12 +145,15 @@ def test_recover_points_to_repair_where_a_foreign_writer_stands_in_the_way(store
     assert left in {told["operation_id"] for told in run("recoveries", graph, "--json").document["recoveries"]}
 
 
-def test_a_branch_is_taken_from_a_coordinator_on_demand_only(store: ObjectStore, graph: str) -> None:
+def test_a_branch_is_taken_from_a_coordinator_on_demand_only(
+    store: ObjectStore, graph: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "time", SleepersClock())
     take_over(parts_of(store).tip, str(Incarnation(new_ulid(), ELSEWHERE, "there:1234")))
     add = ["mutate", graph, "-", "--params", '{"name": "eve"}']
-    run("recover", graph)
-    refused = omniray_command(*add, stdin=INSERT)
-    assert (refused.code, "'omniray recover --take-over'" in refused.err) == (4, True)
+    for command in (["recover", graph], add):
+        refused = omniray_command(*command, stdin=INSERT)
+        assert (refused.code, "'omniray recover --take-over'" in refused.err) == (5, True)
     run("recover", graph, "--take-over")
     run(*add, stdin=INSERT)
     assert names(graph) == ["ann", "bob", "eve"]

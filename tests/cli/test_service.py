@@ -19,30 +19,36 @@ import pytest
 from typer.testing import CliRunner
 
 import omniray
-from omniray.coordinator.actors import cluster
-from omniray.coordinator.actors.gauges import Rates
-from omniray.coordinator.actors.publisher_actor import Status
-from omniray.coordinator.cli import background, upkeep
-from omniray.coordinator.cli import service as service_module
+from omniray.coordinator.actors import cluster, hosting
 from omniray.coordinator.cli import status as cli_status
+from omniray.coordinator.cli import upkeep
 from omniray.coordinator.cli.output import Output
 from omniray.coordinator.cli.service import _watch
 from omniray.coordinator.cli.service import app as service_commands
 from omniray.coordinator.cli.status import Lookout
-from omniray.coordinator.cli.upkeep import DOUBTS_MAX, Fate, Sighting
-from omniray.coordinator.client import service
+from omniray.coordinator.cli.upkeep import DOUBTS_MAX, Fate, Idleness, Sighting
+from omniray.coordinator.client import background, link, starting
+from omniray.coordinator.client import client as client_module
+from omniray.coordinator.door.status import Rates, Status
 from omniray.engine.base.errors import Fenced, GraphGone, OmnirayError, StorageError, Unreachable
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.maintenance.sweep import NOTHING, SweepReport
+from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.open_store import open_store
+from tests.clocks import SleepersClock
 from tests.commands import TIMEOUT_S, environment, omniray_command, run
-from tests.graphs import SCHEMA, new_graph, opened
+from tests.graphs import INSERT, SCHEMA, new_graph, opened
 from tests.stores import Root
 
 HERE = "10.0.0.1:6379"
+DOOR = "https://10.0.0.1:4321"
 STATUS = Status(
     uri="s3://bucket/social",
+    url=DOOR,
     address=HERE,
     owner=str(Incarnation("01K9ZQ5T7Z0000000000000000", Process("head/boot/pid", 77, "1"), HERE)),
     epoch=3,
@@ -59,6 +65,7 @@ STATUS = Status(
     trouble="",
     queue_owners=4,
 )
+ELSEWHERE = Process("elsewhere", 1, "1")
 HEAVY = ("lance", "duckdb", "pyarrow", "numpy", "s3fs", "rich", "ray")
 
 
@@ -90,6 +97,7 @@ def owned_by(uri: str, owner: Incarnation) -> None:
 def test_a_person_reads_what_a_coordinator_does() -> None:
     assert dict(cli_status.rows(STATUS)) == {
         "graph": "s3://bucket/social",
+        "door": DOOR,
         "address": HERE,
         "owner": "process 77 on head, epoch 3",
         "line": "1,041 objects, head 01K9ZQ5T7Z0000000000000001",
@@ -140,28 +148,36 @@ def test_watching_for_a_program_is_one_line_each_time(capfd: pytest.CaptureFixtu
 
 
 class _Mortal:
-    """A service that answers once."""
+    """A client whose coordinator answers once."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: list[str]) -> None:
         self._answers: list[Status] = [STATUS]
+        self._done = done
 
-    def status(self, timeout_s: float) -> Status:
+    def status(self) -> Status:
         if not self._answers:
             raise Unreachable("gone")
         return self._answers.pop()
 
+    def close(self) -> None:
+        self._done.append("close")
 
-def test_a_coordinator_that_went_away_is_looked_for_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection to a Ray that is gone must not be kept: Ray ends the process for it after a while."""
+
+def test_a_coordinator_that_went_away_is_looked_for_from_the_beginning(
+    graph: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
-    monkeypatch.setattr(service, "find", lambda *_: done.append("find") or _Mortal())
-    monkeypatch.setattr(cluster, "leave", lambda: done.append("leave"))
-    lookout = Lookout(None, "", {})  # type: ignore[arg-type]
-    assert lookout.look() == STATUS
-    with pytest.raises(Unreachable, match="gone"):
-        lookout.look()
-    assert lookout.look() == STATUS
-    assert done == ["find", "leave", "find"]
+    monkeypatch.setattr(cli_status, "connect_to_serving", lambda *_, **__: (done.append("connect"), _Mortal(done))[1])
+    owned_by(graph, Incarnation(new_ulid(), ELSEWHERE, HERE))
+    with omniray.open(graph, read_only=True) as opened:
+        lookout = Lookout(opened, graph, {})
+        assert lookout.look() == STATUS
+        with pytest.raises(Unreachable, match="gone"):
+            lookout.look()
+        assert lookout.look() == STATUS
+        lookout.leave()
+        lookout.leave()
+    assert done == ["connect", "close", "connect", "close"]
 
 
 # Graphs without a coordinator
@@ -178,7 +194,7 @@ def test_status_without_a_coordinator_says_how_to_start_one(graph: str) -> None:
 
 def test_there_is_nothing_to_take_down_where_no_coordinator_is(graph: str) -> None:
     assert run("down", graph).out == "no coordinator serves this graph\n"
-    assert run("down", graph, "--json").document == {"uri": graph, "address": None, "ended": 0}
+    assert run("down", graph, "--json").document == {"uri": graph, "address": None, "url": None}
 
 
 @pytest.mark.parametrize("verb", ["up", "status", "down"])
@@ -187,12 +203,14 @@ def test_a_graph_that_is_not_there_is_bad_input(disk: Root, verb: str) -> None:
     assert (answer.code, answer.error["kind"]) == (3, "not_found")
 
 
-@pytest.mark.parametrize("verb", ["status", "down"])
+@pytest.mark.parametrize("command", [["status"], ["down"], ["recover"], ["repair"], ["outcome", new_ulid()]])
 def test_a_coordinator_elsewhere_that_does_not_answer_is_told_with_what_to_do(
-    graph: str, closed_port: int, verb: str
+    graph: str, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    owned_by(graph, Incarnation(new_ulid(), Process("elsewhere", 1, "1"), f"127.0.0.1:{closed_port}"))
-    answer = omniray_command(verb, graph, "--json")
+    monkeypatch.setattr(link, "time", SleepersClock())
+    owned_by(graph, Incarnation(new_ulid(), ELSEWHERE, HERE))
+    verb, *more = command
+    answer = omniray_command(verb, graph, *more, "--json")
     assert (answer.code, answer.error["kind"]) == (5, "unreachable")
     assert "'omniray up --take-over'" in answer.error["message"]
     assert "'omniray recover --take-over'" in answer.error["message"]
@@ -205,9 +223,14 @@ def test_a_coordinator_that_is_known_to_be_dead_is_none(graph: str, closed_port:
     assert run("down", graph).out == "no coordinator serves this graph\n"
 
 
-def test_a_coordinator_elsewhere_is_not_replaced_unless_that_is_asked_for(graph: str, closed_port: int) -> None:
-    owned_by(graph, Incarnation(new_ulid(), Process("elsewhere", 1, "1"), f"127.0.0.1:{closed_port}"))
-    answer = omniray_command("up", graph, "--json")
+def test_a_coordinator_elsewhere_is_not_replaced_unless_that_is_asked_for(
+    graph: str, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not answer at its door; nor is there a Ray at its address that could be joined."""
+    monkeypatch.setattr(link, "time", SleepersClock())
+    address = f"127.0.0.1:{closed_port}"
+    owned_by(graph, Incarnation(new_ulid(), ELSEWHERE, address))
+    answer = omniray_command("up", graph, "--address", address, "--json")
     assert (answer.code, answer.error["kind"]) == (5, "unreachable")
 
 
@@ -219,8 +242,12 @@ def test_help_imports_nothing_heavy_and_shows_examples() -> None:
     assert all(f"Examples:\n    omniray {verb}" in answer.stdout for verb in verbs)
 
 
-def test_ray_is_not_imported_where_there_is_no_coordinator(graph: str) -> None:
-    answer = _modules_after(("ray",), *([verb, graph, "--json"] for verb in ("status", "down", "snapshot")))
+OF_A_SERVER = ("ray", "uvicorn", "httptools", "uvloop", "cryptography")
+
+
+def test_no_verb_imports_ray_or_a_server_where_there_is_no_coordinator(graph: str) -> None:
+    verbs = ("status", "down", "snapshot", "recover", "repair")
+    answer = _modules_after(OF_A_SERVER, *([verb, graph, "--json"] for verb in verbs))
     assert answer.stderr.splitlines()[-1] == "[]"
 
 
@@ -284,7 +311,7 @@ GONE = Sighting(HERE, True, True, graph_is_gone=True)
 DRAINED = Sighting(None, True, True)
 
 
-def staying(*sightings: Sighting | StorageError) -> Fate:
+def staying(*sightings: Sighting | StorageError, idle: Idleness | None = None) -> Fate:
     """Stay while there is something to see; then somebody asks to end."""
     asked, left = threading.Event(), list(sightings)
 
@@ -296,7 +323,7 @@ def staying(*sightings: Sighting | StorageError) -> Fate:
             raise seen
         return seen
 
-    return upkeep.stay(look, HERE, asked, every_s=0)
+    return upkeep.stay(look, HERE, asked, idle or Idleness(lambda: 1, None), every_s=0)
 
 
 def test_up_stays_until_it_is_asked_to_end() -> None:
@@ -325,8 +352,60 @@ def test_up_outlasts_a_store_that_fails() -> None:
     assert staying(*[StorageError("no route")] * 50, SERVING) is Fate.SERVING
 
 
+# Idleness
+
+
+class _Clients:
+    """Counts clients as it was told to, while a time passes; an error is raised."""
+
+    def __init__(self, clock: SleepersClock, *counts: int | StorageError) -> None:
+        self._clock, self._counts = clock, list(counts)
+
+    def __call__(self) -> int:
+        self._clock.sleep(10)
+        count = self._counts.pop(0)
+        if isinstance(count, StorageError):
+            raise count
+        return count
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleepersClock:
+    clock = SleepersClock()
+    monkeypatch.setattr(upkeep, "time", clock)
+    return clock
+
+
+def test_a_coordinator_is_idle_once_no_client_has_been_connected_for_so_long(clock: SleepersClock) -> None:
+    idle = Idleness(_Clients(clock, 0, 0, 1, 0, 0, 0), 30)
+    assert [idle.is_over() for _ in range(6)] == [False, False, False, False, False, True]
+
+
+def test_a_coordinator_that_nobody_has_ever_connected_to_ends_too(clock: SleepersClock) -> None:
+    """The client that has started it may have died meanwhile."""
+    idle = Idleness(_Clients(clock, 0, 0, 0), 30)
+    assert [idle.is_over() for _ in range(3)] == [False, False, True]
+
+
+def test_without_a_limit_nobody_is_counted(clock: SleepersClock) -> None:
+    assert not Idleness(_Clients(clock), None).is_over()
+
+
+def test_up_ends_a_coordinator_that_serves_and_is_idle_and_drains_it(clock: SleepersClock) -> None:
+    assert staying(*[SERVING] * 50, idle=Idleness(_Clients(clock, 1, 0, 0, 0), 30)) is Fate.SERVING
+    assert clock.now_s == 40, "not when it was asked to"
+
+
+def test_clients_that_can_not_be_counted_do_not_end_a_coordinator(clock: SleepersClock) -> None:
+    """Ray may be restarting it. It ends all the same if none is connected once they can be counted again."""
+    away = Unreachable("the coordinator gave no answer")
+    idle = Idleness(_Clients(clock, 1, away, away, away, away, 1, 0, 0, 0), 30)
+    assert staying(*[SERVING] * 50, idle=idle) is Fate.SERVING
+    assert clock.now_s == 90
+
+
 class _Ended:
-    """A service that remembers how it was ended."""
+    """A hosted coordinator that remembers how it was ended."""
 
     address = HERE
 
@@ -360,12 +439,11 @@ def test_only_a_coordinator_that_serves_is_drained(fate: Fate, how: list[str]) -
     ("fate", "error"), [(Fate.FENCED, Fenced), (Fate.GRAPH_GONE, GraphGone), (Fate.LOST, Unreachable)]
 )
 def test_an_end_that_nobody_asked_for_is_an_error(graph: str, fate: Fate, error: type[OmnirayError]) -> None:
-    ended: Any = _Ended()
     with omniray.open(graph, read_only=True) as opened:
         for fine in (Fate.SERVING, Fate.TAKEN_DOWN):
-            upkeep.refuse_lost(fine, opened, ended)
+            upkeep.refuse_lost(fine, opened, HERE)
         with pytest.raises(error, match=HERE):
-            upkeep.refuse_lost(fate, opened, ended)
+            upkeep.refuse_lost(fate, opened, HERE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -414,8 +492,8 @@ def test_the_options_of_the_store_reach_the_process_in_the_background_but_not_it
     said = tmp_path / "said"
     stands_in = tmp_path / "python"
     stands_in.write_text(
-        f'#!/bin/sh\ncat > {said}\nprintf \'%s\\n\' \'{{"epoch": 7, "joined": false, "uri": "", "address": "", '
-        f'"owner": "{STATUS.owner}"}}\'\nexec sleep 600\n'
+        f'#!/bin/sh\ncat > {said}\nprintf \'%s\\n\' \'{{"epoch": 7, "joined": false, "uri": "", "url": "", '
+        f'"address": "", "owner": "{STATUS.owner}"}}\'\nexec sleep 600\n'
     )
     stands_in.chmod(0o700)
     detached: list[background.Detached] = []
@@ -438,18 +516,18 @@ def test_the_options_of_the_store_reach_the_process_in_the_background_but_not_it
     finally:
         end(detached[0].pid)
     assert not [argument for argument in arguments if "hunter2" in argument]
-    assert service_module.OPTIONS_ON_STDIN in arguments
+    assert starting.OPTIONS_ON_STDIN in arguments
 
 
 def test_up_takes_the_options_of_the_store_from_its_standard_input(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def serve(_: object, __: object, options: object, *___: object, **____: object) -> NoReturn:
+    def host(_: object, __: object, options: object, *___: object, **____: object) -> NoReturn:
         asked.append(options)
         raise Unreachable("nothing is started here")
 
-    monkeypatch.setattr(service, "serve", serve)
-    arguments = ["up", graph, service_module.OPTIONS_ON_STDIN]
+    monkeypatch.setattr(hosting, "host", host)
+    arguments = ["up", graph, starting.OPTIONS_ON_STDIN]
     result = CliRunner().invoke(service_commands, arguments, input='{"aws_secret_access_key": "hunter2"}')
     assert (asked, result.exit_code) == ([{"aws_secret_access_key": "hunter2"}], Unreachable.exit_code)
 
@@ -498,7 +576,7 @@ def test_up_passes_on_how_durable_the_coordinator_is_to_be(
     """In the background it is the command that is started there which passes it on."""
     asked: list[str] = []
 
-    def serve(*_: object, durability: str, **__: object) -> NoReturn:
+    def host(*_: object, durability: str, **__: object) -> NoReturn:
         asked.append(durability)
         raise Unreachable("nothing is started here")
 
@@ -506,8 +584,123 @@ def test_up_passes_on_how_durable_the_coordinator_is_to_be(
         asked.append(command[command.index("--durability") + 1])
         raise Unreachable("nothing is started here")
 
-    monkeypatch.setattr(service, "serve", serve)
+    monkeypatch.setattr(hosting, "host", host)
     monkeypatch.setattr(background, "detach", detach)
     options = ["--detach"] if detached else []
     result = CliRunner().invoke(service_commands, ["up", graph, "--durability", durability, *options])
     assert (asked, result.exit_code) == ([durability], Unreachable.exit_code)
+
+
+# Without Ray
+
+
+@pytest.mark.parametrize("detached", [[], ["--detach"]])
+def test_up_without_ray_says_how_to_install_it(
+    graph: str, monkeypatch: pytest.MonkeyPatch, detached: list[str]
+) -> None:
+    monkeypatch.setattr(starting, "find_spec", lambda name: None)
+    answer = omniray_command("up", graph, *detached, "--json")
+    assert (answer.code, answer.error["kind"]) == (5, "unreachable")
+    assert "pip install 'omniray[ray]'" in answer.error["message"]
+
+
+@pytest.mark.parametrize("until_idle", [[], ["--until-idle", "60"]])
+def test_up_in_the_background_passes_on_when_it_is_to_end(
+    graph: str, monkeypatch: pytest.MonkeyPatch, until_idle: list[str]
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def detach(command: Sequence[str], log: Path, *, stdin: bytes) -> NoReturn:
+        asked.append(command)
+        raise Unreachable("nothing is started here")
+
+    monkeypatch.setattr(background, "detach", detach)
+    omniray_command("up", graph, "--detach", "--take-over", *until_idle)
+    ((*_, command),) = [asked]
+    assert command[command.index("up") + 1] == graph
+    assert "--take-over" in command
+    assert ("--until-idle" in command) == bool(until_idle)
+
+
+# What is served already
+
+
+class _Answers:
+    """A client of a coordinator that answers; what was asked of it is kept."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def __enter__(self) -> _Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.asked.append("close")
+
+    def status(self) -> Status:
+        return STATUS
+
+    def down(self, timeout_s: float) -> None:
+        self.asked.append(("down", timeout_s))
+
+    def recover(self) -> RecoveryReport:
+        self.asked.append("recover")
+        return RecoveryReport(rolled_back=("01",))
+
+    def repair(self, **terms: Any) -> RepairReport:
+        self.asked.append(("repair", terms))
+        return RepairReport(())
+
+    def sweep(self, **terms: Any) -> SweepReport:
+        self.asked.append(("sweep", terms))
+        return SweepReport(7, (), NOTHING, dry_run=True)
+
+    def outcome(self, txn_id: str) -> Outcome:
+        self.asked.append(("outcome", txn_id))
+        return Outcome(txn_id, committed=False)
+
+    def load(self, source: Any, **terms: Any) -> omniray.WriteResult:
+        self.asked.append(("load", terms["mode"]))
+        return WriteResult("01", 1, 0, versions={})
+
+    def mutate(self, text: str, params: Any, **terms: Any) -> omniray.WriteResult:
+        self.asked.append(("mutate", params))
+        return WriteResult("01", 1, 0, versions={})
+
+
+@pytest.fixture
+def served(graph: str, monkeypatch: pytest.MonkeyPatch) -> _Answers:
+    """The coordinator that serves the graph."""
+    answers = _Answers()
+    monkeypatch.setattr(client_module, "connect_to_serving", lambda *_, **__: answers)
+    owned_by(graph, Incarnation(new_ulid(), ELSEWHERE, HERE))
+    return answers
+
+
+def test_down_says_which_coordinator_was_taken_down(graph: str, served: _Answers) -> None:
+    answer = run("down", graph, "--timeout", "7")
+    assert answer.out == f"the coordinator at {DOOR} was drained and taken down\n"
+    assert served.asked == [("down", 7.0), "close"]
+    assert run("down", graph, "--json").document == {"uri": graph, "address": HERE, "url": DOOR}
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        (["recover", "{}"], "recover"),
+        (["repair", "{}"], ("repair", {"adopt": False, "discard": False, "tables": None, "actor": "tester"})),
+        (["cleanup", "{}", "--orphans", "--dry-run"], ("sweep", {"older_than_s": 3600.0, "dry_run": True})),
+        (["outcome", "{}", "01K9ZQ5T7Z0000000000000000"], ("outcome", "01K9ZQ5T7Z0000000000000000")),
+        (["mutate", "{}", "-", "--params", '{{"name": "ann"}}'], ("mutate", {"name": "ann"})),
+        (["load", "{}", "-", "--type", "Person", "--mode", "merge"], ("load", "merge")),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_verbs_that_write_go_to_the_coordinator_of_a_served_graph(
+    graph: str, served: _Answers, monkeypatch: pytest.MonkeyPatch, command: list[str], asked: Any
+) -> None:
+    """Before, they were refused there, or wrote beside it."""
+    monkeypatch.setenv("OMNIRAY_ACTOR", "tester")
+    stdin = '{"type": "Person", "data": {"name": "ann"}}' if command[0] == "load" else INSERT
+    run(*(part.format(graph) for part in command), stdin=stdin)
+    assert served.asked == [asked, "close"]

@@ -30,11 +30,13 @@ import pytest
 import omniray
 from omniray.coordinator.client import client as client_module
 
-class Service:
-    address = "nowhere"
-    def close(self, timeout_s): pass
+class Link:
+    url = "nowhere"
+    def __init__(self, *_): pass
+    def open(self, **_): pass
+    def close(self): pass
 
-client_module.serve = lambda *_, **__: Service()
+client_module.Link = Link
 graph, reader = omniray.open(sys.argv[1]), omniray.open(sys.argv[1], read_only=True)
 client = omniray.connect(sys.argv[1])
 person = dict(source=[{"name": "ann"}], type="Person")

@@ -5,80 +5,98 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import omniray
-from omniray.coordinator.actors import cluster, publisher_actor
-from omniray.coordinator.actors.cluster import Place, Storage
-from omniray.coordinator.actors.publisher_actor import HasLeft
 from omniray.coordinator.client import client as client_module
-from omniray.coordinator.client import delivery, service
-from omniray.coordinator.client.service import WAIT_S_MAX, Service
-from omniray.coordinator.door.answers import encode_reply
+from omniray.coordinator.client import delivery
+from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.door import calls
+from omniray.coordinator.door.calls import Call
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
     Fenced,
+    GraphGone,
     InputError,
     LineOwned,
+    NotFound,
     OmnirayError,
     OutcomeUnknown,
     Overloaded,
     SchemaChanged,
     StorageError,
+    Unauthenticated,
     Unreachable,
     Withdrawn,
 )
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.judge.resolution import WriteResult
-from omniray.engine.schema.parser import parse_schema
+from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.writes.write_requests import Request
-from tests.coordination import Sender
-from tests.graphs import INSERT, SCHEMA, new_graph
+from tests.clocks import SleepersClock
+from tests.graphs import INSERT, new_graph
 from tests.stores import Root
 
-HERE = "10.0.0.1:6379"
 LANDED = WriteAnswer(WriteResult(None, 0, 0))
+URL = "http://127.0.0.1:7"
+REFUSED = Unreachable("the coordinator does not answer: connection refused", url=URL)
 
-
-class _Clock:
-    """A time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+Answer = WriteAnswer | OmnirayError
 
 
 class _Ailing:
-    """A service that answers, and is found again, as it was told to; when nothing is left, as the last time."""
+    """A link that answers, and finds its coordinator again, as it was told to; when nothing is left, as the last time.
 
-    address = HERE
+    It is its own wire, too: what it finds is `found`, an error or nothing.
+    """
 
-    def __init__(self, answers: list[WriteAnswer | OmnirayError], found: list[Exception]) -> None:
+    url = URL
+
+    def __init__(self, answers: list[Answer], found: list[Exception | None], *, newest: int = 7) -> None:
         self.answers, self.found = answers, found
+        self.newest, self.has_paused = newest, False
         self.sent: list[str] = []
         self.fresh: list[bool] = []
+        self.began: list[int] = []
+        self.timeouts: list[float] = []
+        self.looked = 0
+        self.called: list[tuple[str, Any]] = []
+        self.returns: list[Any] = [None]
+        self.terms: list[Terms] = []
 
-    def submit(self, request: Request, timeout_s: float) -> WriteAnswer:
+    @property
+    def wire(self) -> _Ailing:
+        return self
+
+    def open(self, *, starts: bool, timeout_s: float) -> None:
+        self.starts = starts
+
+    def write(self, request: Request, timeout_s: float) -> WriteAnswer:
         self.sent.append(request.header.commit_id)
         self.fresh.append(request.header.fresh)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, OmnirayError):
+        self.began.append(request.header.began)
+        self.timeouts.append(timeout_s)
+        return self._next(self.answers)
+
+    def found_again(self, lost: _Ailing, timeout_s: float) -> None:
+        assert lost is self
+        self.looked += 1
+        self._next(self.found)
+
+    def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
+        self.called.append((call.name, arguments))
+        return self._next(self.returns)
+
+    def close(self) -> None:
+        pass
+
+    @staticmethod
+    def _next(left: list[Any]) -> Any:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def found_again(self, graph: omniray.Graph, timeout_s: float) -> _Ailing:
-        raise self.found.pop(0) if len(self.found) > 1 else self.found[0]
-
-    def close(self, timeout_s: float) -> None:
-        pass
 
 
 @pytest.fixture
@@ -88,19 +106,19 @@ def graph(disk: Root) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = _Clock()
-    for module in (delivery, service):
-        monkeypatch.setattr(module, "time", clock)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleepersClock:
+    clock = SleepersClock()
+    monkeypatch.setattr(delivery, "time", clock)
+    return clock
 
 
 @pytest.fixture
 def connected(graph: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     opened: list[omniray.Client] = []
 
-    def connect(ailing: _Ailing) -> omniray.Client:
-        monkeypatch.setattr(client_module, "serve", lambda *_, **__: ailing)
-        opened.append(omniray.connect(graph))
+    def connect(ailing: _Ailing, **options: Any) -> omniray.Client:
+        monkeypatch.setattr(client_module, "Link", lambda _, terms: (ailing.terms.append(terms), ailing)[1])
+        opened.append(omniray.connect(graph, **options))
         return opened[-1]
 
     yield connect
@@ -119,7 +137,11 @@ def unanswered() -> OutcomeUnknown:
 # Whose id is new
 
 
-@pytest.mark.parametrize("failed", [unanswered(), Fenced("gone"), Overloaded("full"), Withdrawn("given up")])
+@pytest.mark.parametrize(
+    "failed",
+    [unanswered(), Fenced("gone"), Overloaded("full"), Withdrawn("given up"), REFUSED, Unauthenticated("another")],
+    ids=lambda error: error.kind,
+)
 def test_an_id_that_the_client_minted_is_fresh_once(connected: Any, failed: OmnirayError) -> None:
     ailing = _Ailing([failed, failed, LANDED], [StorageError("away")])
     write(connected(ailing))
@@ -137,23 +159,71 @@ def test_an_id_that_the_caller_chose_is_never_fresh(connected: Any) -> None:
     assert ailing.fresh[3:] == [True]
 
 
+# When it began
+
+
+def test_a_write_says_the_newest_number_that_its_client_knows_and_says_the_same_when_it_is_sent_again(
+    connected: Any,
+) -> None:
+    """Sent again by itself it is still the write that its caller began then, whatever was reported since."""
+    ailing = _Ailing([unanswered(), LANDED], [None], newest=41)
+    client = connected(ailing)
+    write(client)
+    assert ailing.began == [41, 41]
+    ailing.newest = 43
+    write(client)
+    assert ailing.began[2:] == [43]
+    assert ailing.called == [], "who has heard something lately need not ask"
+
+
+def test_a_client_that_has_paused_asks_for_the_newest_number_first(connected: Any) -> None:
+    """It knows an old one: since then, the write may have been reported as not committed, and asked for again."""
+    ailing = _Ailing([LANDED], [None])
+    client = connected(ailing)
+    ailing.has_paused = True
+    write(client)
+    assert ailing.called == [("newest", None)]
+
+
+def test_a_client_that_can_not_ask_for_the_newest_number_sends_its_write_all_the_same(connected: Any) -> None:
+    ailing = _Ailing([LANDED], [None])
+    ailing.returns = [Unreachable("away")]
+    client = connected(ailing)
+    ailing.has_paused = True
+    assert write(client) == LANDED.result
+
+
+def test_a_client_that_has_paused_is_told_that_its_coordinator_was_taken_down_before_it_sends(connected: Any) -> None:
+    ailing = _Ailing([LANDED], [None])
+    ailing.returns = [LineOwned("it was taken down", owner="embedded")]
+    client = connected(ailing)
+    ailing.has_paused = True
+    with pytest.raises(LineOwned):
+        write(client)
+    assert ailing.sent == []
+
+
 # In doubt
 
 
-def ray_error() -> Exception:
-    error: Exception = cluster.ray().exceptions.RaySystemError("the head is gone")
-    return error
-
-
-@pytest.mark.parametrize("failing", [StorageError("no route to the store"), Unreachable("no answer"), None])
+@pytest.mark.parametrize("failing", [StorageError("no route to the store"), Unreachable("no answer")])
 def test_a_write_in_doubt_stays_so_when_no_coordinator_is_found_until_its_time_is_over(
-    connected: Any, failing: StorageError | None
+    connected: Any, failing: StorageError
 ) -> None:
-    ailing = _Ailing([unanswered()], [failing or ray_error()])
+    ailing = _Ailing([unanswered()], [failing])
     with pytest.raises(OutcomeUnknown) as doubt:
         write(connected(ailing))
     assert len(ailing.sent) > 1, "it is sent until its time is over"
     assert {doubt.value.facts["txn_id"]} == set(ailing.sent)
+    assert [name for name, _ in ailing.called] == ["abandon"], "nobody waits for it any more"
+    assert ailing.called[0][1] == calls.OfWrite(ailing.sent[0])
+
+
+def test_a_write_in_doubt_is_unknown_also_where_nobody_can_be_told_that_it_was_given_up(connected: Any) -> None:
+    ailing = _Ailing([unanswered()], [Unreachable("no answer")])
+    ailing.returns = [Unreachable("no answer")]
+    with pytest.raises(OutcomeUnknown):
+        write(connected(ailing))
 
 
 def test_a_write_in_doubt_is_answered_by_the_coordinator_of_before_if_that_comes_back(connected: Any) -> None:
@@ -162,7 +232,25 @@ def test_a_write_in_doubt_is_answered_by_the_coordinator_of_before_if_that_comes
     assert (len(ailing.sent), len(set(ailing.sent))) == (3, 1)
 
 
-@pytest.mark.parametrize("refused", [LineOwned("it was taken down", owner="embedded"), SchemaChanged("another schema")])
+def test_a_fenced_coordinator_leaves_a_write_in_doubt_which_its_successor_answers(connected: Any) -> None:
+    ailing = _Ailing([Fenced("another owner"), LANDED], [None])
+    assert write(connected(ailing)) == LANDED.result
+    assert ailing.looked == 1
+    ailing = _Ailing([Fenced("another owner"), StorageError("the disk is full")], [None])
+    with pytest.raises(OutcomeUnknown):
+        write(connected(ailing))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        LineOwned("it was taken down", owner="embedded"),
+        SchemaChanged("another schema"),
+        GraphGone("the graph was deleted"),
+        NotFound("another branch"),
+    ],
+    ids=lambda error: error.kind,
+)
 def test_what_is_no_failure_of_the_store_ends_a_write_in_doubt_with_its_id(
     connected: Any, refused: OmnirayError
 ) -> None:
@@ -175,8 +263,100 @@ def test_what_is_no_failure_of_the_store_ends_a_write_in_doubt_with_its_id(
 
 def test_a_store_that_fails_a_write_that_is_not_in_doubt_is_told_as_it_is(connected: Any) -> None:
     with pytest.raises(StorageError, match="the disk is full") as failure:
-        write(connected(_Ailing([StorageError("the disk is full")], [])))
+        write(connected(_Ailing([StorageError("the disk is full")], [None])))
     assert failure.value.retry == "safe"
+
+
+# Not in doubt
+
+
+@pytest.mark.parametrize("not_taken", [REFUSED, Unauthenticated("the secret of before")], ids=lambda error: error.kind)
+def test_a_write_that_reached_nobody_is_sent_to_the_coordinator_that_is_found_then_and_is_not_in_doubt(
+    connected: Any, not_taken: OmnirayError
+) -> None:
+    ailing = _Ailing([not_taken, not_taken, LANDED], [Unreachable("not yet"), None])
+    assert write(connected(ailing)) == LANDED.result
+    assert ailing.looked == 2
+    ailing = _Ailing([not_taken, StorageError("the disk is full")], [None])
+    with pytest.raises(StorageError, match="the disk is full"):
+        write(connected(ailing))
+
+
+@pytest.mark.parametrize("not_taken", [REFUSED, Unauthenticated("the secret of before")], ids=lambda error: error.kind)
+def test_a_write_that_reached_nobody_in_time_was_not_written(connected: Any, not_taken: OmnirayError) -> None:
+    """To send it again is safe, with any id: that is more than "unknown"."""
+    ailing = _Ailing([not_taken], [Unreachable("no coordinator")])
+    with pytest.raises(type(not_taken)) as failure:
+        write(connected(ailing))
+    assert failure.value.retry == "safe"
+    assert len(ailing.sent) > 1
+    assert ailing.called == [], "there is nothing to be given up"
+
+
+@pytest.mark.parametrize(
+    "refused", [LineOwned("it was taken down", owner="embedded"), GraphGone("gone")], ids=lambda error: error.kind
+)
+def test_a_write_that_reached_nobody_says_why_no_coordinator_takes_it(connected: Any, refused: OmnirayError) -> None:
+    ailing = _Ailing([REFUSED], [refused])
+    with pytest.raises(type(refused)):
+        write(connected(ailing))
+    assert len(ailing.sent) == 1
+
+
+def test_a_coordinator_that_leaves_says_so_and_is_not_asked_again(connected: Any) -> None:
+    """Its answer came: nothing was written, and its clients must not undo 'omniray down'."""
+    ailing = _Ailing([Unreachable("it was taken down", address="10.0.0.1:6379")], [None])
+    with pytest.raises(Unreachable, match="taken down"):
+        write(connected(ailing))
+    assert (len(ailing.sent), ailing.looked) == (1, 0)
+
+
+def test_a_doubt_does_not_go_away_when_a_later_try_reaches_nobody(connected: Any) -> None:
+    ailing = _Ailing([unanswered(), REFUSED], [None])
+    with pytest.raises(OutcomeUnknown):
+        write(connected(ailing))
+    assert len(ailing.sent) > 2, "the coordinator of before, or its successor, may still answer"
+    ailing = _Ailing([unanswered(), Unauthenticated("another"), LANDED], [None])
+    assert write(connected(ailing)) == LANDED.result
+
+
+# Waiting
+
+
+def test_a_coordinator_that_is_overloaded_is_asked_again_after_the_time_that_it_gave(
+    connected: Any, clock: SleepersClock
+) -> None:
+    ailing = _Ailing([Overloaded("full", retry_after_s=8.0), LANDED], [None])
+    write(connected(ailing))
+    assert 4.0 <= clock.now_s <= 8.0
+    assert ailing.looked == 0, "it is where it was"
+
+
+def test_an_overload_that_lasts_is_told_as_it_is(connected: Any) -> None:
+    ailing = _Ailing([Overloaded("full")], [None])
+    with pytest.raises(Overloaded):
+        write(connected(ailing))
+    assert len(ailing.sent) > 1
+
+
+def test_a_write_that_was_given_up_for_another_caller_is_sent_again(connected: Any) -> None:
+    ailing = _Ailing([Withdrawn("given up before its turn"), LANDED], [None])
+    assert write(connected(ailing)) == LANDED.result
+
+
+def test_a_write_that_somebody_was_told_is_not_committed_is_not_sent_again_by_itself(connected: Any) -> None:
+    """It would make a lie of what was told: only its caller may decide to begin it anew."""
+    ailing = _Ailing([Withdrawn("outcome() reported it", reported=True), LANDED], [None])
+    with pytest.raises(Withdrawn, match="reported"):
+        write(connected(ailing))
+    assert len(ailing.sent) == 1
+
+
+def test_a_write_in_doubt_that_somebody_was_told_is_not_committed_ends_with_that(connected: Any) -> None:
+    """The answer settles it: no try of it can have landed."""
+    ailing = _Ailing([unanswered(), Withdrawn("outcome() reported it", reported=True)], [None])
+    with pytest.raises(Withdrawn, match="reported"):
+        write(connected(ailing))
 
 
 # Time-outs
@@ -186,7 +366,7 @@ def test_a_store_that_fails_a_write_that_is_not_in_doubt_is_told_as_it_is(connec
 def test_a_time_out_that_leaves_no_time_is_refused_before_anything_is_sent(
     graph: str, connected: Any, timeout_s: float
 ) -> None:
-    ailing = _Ailing([LANDED], [])
+    ailing = _Ailing([LANDED], [None])
     with pytest.raises(InputError, match="no time for an answer"):
         write(connected(ailing), timeout_s=timeout_s)
     with pytest.raises(InputError, match="no time for an answer"):
@@ -194,122 +374,83 @@ def test_a_time_out_that_leaves_no_time_is_refused_before_anything_is_sent(
     assert ailing.sent == []
 
 
-class _Ray:
-    """A Ray whose actors are kept by name; it takes no more time-out than the real one does."""
-
-    def __init__(self) -> None:
-        self.exceptions = cluster.ray().exceptions
-        self.actors: dict[str, _Actor] = {}
-        self.killed: list[_Actor] = []
-
-    def get(self, asked: Any, timeout: float) -> Any:
-        int(timeout * 1000).to_bytes(8, signed=True)
-        if isinstance(asked, Exception):
-            raise asked
-        return asked
-
-    def kill(self, actor: _Actor) -> None:
-        self.killed.append(actor)
-        self.actors = {name: one for name, one in self.actors.items() if one is not actor}
+def test_each_try_has_only_the_time_that_is_left(connected: Any) -> None:
+    ailing = _Ailing([unanswered()], [None])
+    with pytest.raises(OutcomeUnknown):
+        write(connected(ailing), timeout_s=10)
+    assert ailing.timeouts[0] == 10
+    assert ailing.timeouts == sorted(ailing.timeouts, reverse=True)
+    assert all(0 < left_s <= 10 for left_s in ailing.timeouts)
 
 
-class _Actor:
-    """An actor all of whose methods answer the same."""
-
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-
-    def __getattr__(self, method: str) -> Any:
-        call = SimpleNamespace(remote=lambda *_: self._answer)
-        call.options = lambda **_: call
-        return call
+# The other verbs
 
 
-@pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> _Ray:
-    fake = _Ray()
-    monkeypatch.setattr(service, "ray", lambda: fake)
-    monkeypatch.setattr(cluster, "ray", lambda: fake)
-    monkeypatch.setattr(service, "_queue_owners", lambda: 1)
-    monkeypatch.setattr(cluster, "find", lambda name: fake.actors.get(name))
-    return fake
+def test_what_became_of_a_write_is_asked_of_the_coordinator(connected: Any) -> None:
+    """Its owner alone can keep a try that is under way from landing."""
+    asked = new_ulid()
+    ailing = _Ailing([LANDED], [None])
+    ailing.returns = [Outcome(asked, committed=False)]
+    client = connected(ailing)
+    assert client.outcome(asked.lower()) == Outcome(asked, committed=False)
+    assert ailing.called == [("outcome", calls.OfWrite(asked))]
+    with pytest.raises(InputError):
+        client.outcome("not an id")
 
 
-LINE = "01K9ZQ5T7Z0000000000000000"
-PLACE = Place(LINE)
-STORAGE = Storage("s3://bucket/social", None, LINE, LINE)
+def test_repairs_sweeps_and_the_end_are_asked_of_the_coordinator(connected: Any) -> None:
+    ailing = _Ailing([LANDED], [None])
+    client = connected(ailing)
+    client.repair(adopt=True, tables=("node:Person",), actor="ann")
+    client.sweep(older_than_s=60.0, dry_run=True)
+    client.flush()
+    client.recover()
+    client.status()
+    client.down()
+    assert ailing.called == [
+        ("repair", calls.RepairTerms(adopt=True, tables=["node:Person"], actor="ann")),
+        ("sweep", calls.SweepTerms(60.0, dry_run=True)),
+        ("flush", None),
+        ("recover", None),
+        ("status", None),
+        ("down", None),
+    ]
 
 
-@pytest.mark.parametrize("timeout_s", [math.inf, 1e300])
-def test_whoever_waits_for_ever_waits_as_long_as_ray_can(ray: _Ray, timeout_s: float) -> None:
-    request = Sender(parse_schema(SCHEMA)).mutation(INSERT, {"name": "ann"})
-    assert Service(_Actor(encode_reply(LANDED)), PLACE, STORAGE, HERE, False).submit(request, timeout_s) == LANDED
-    Service(_Actor(None), PLACE, STORAGE, HERE, False).down(timeout_s)
-    assert WAIT_S_MAX < 2**31 / 1000
+def test_a_client_that_is_closed_asks_for_nothing(connected: Any) -> None:
+    ailing = _Ailing([LANDED], [None])
+    client = connected(ailing)
+    client.close()
+    client.close()
+    verbs = [client.status, client.flush, client.recover, client.repair, client.sweep, client.down]
+    for verb in [*verbs, lambda: client.outcome(new_ulid()), lambda: write(client)]:
+        with pytest.raises(InputError, match="connect again"):
+            verb()
+    assert (ailing.called, ailing.sent) == ([], [])
 
 
-# Beginning
-
-
-def begin(ray: _Ray, created: _Actor, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def create(place: Place, *_: Any) -> _Actor:
-        return ray.actors.setdefault(place.publisher, created)
-
-    monkeypatch.setattr(publisher_actor, "create_publisher", create)
-    return service._begin(PLACE, STORAGE, HERE, "", 120.0)
-
-
-def test_a_publisher_that_has_left_and_was_never_ended_is_replaced(ray: _Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    left, helper, created = _Actor(HasLeft("it has handed the line back")), _Actor(None), _Actor(None)
-    ray.actors = {PLACE.publisher: left, PLACE.reconciler: helper}
-    assert begin(ray, created, monkeypatch) is created
-    assert ray.killed == [left, helper]
-
-
-def test_a_publisher_that_is_leaving_is_waited_for(ray: _Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray.actors = {PLACE.publisher: _Actor(Unreachable("it finishes what is under way"))}
-    with pytest.raises(Unreachable, match="under way"):
-        begin(ray, _Actor(None), monkeypatch)
-    assert ray.killed == []
-
-
-def test_whoever_takes_a_coordinator_down_ends_the_one_that_was_drained_and_not_its_successor(ray: _Ray) -> None:
-    drained, successor = _Actor(None), _Actor(None)
-    ray.actors = {PLACE.publisher: successor}
-    Service(drained, PLACE, STORAGE, HERE, False).down(1.0)
-    assert ray.killed == [drained]
-
-
-def test_a_publisher_that_fails_when_it_is_made_says_why_at_once(ray: _Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ray.exceptions
-    died = module.RayActorError("1", "it died\n  File x\nNotFound: no graph at /data", actor_init_failed=True)
-    with pytest.raises(Unreachable, match=r"could not begin .* NotFound: no graph at /data"):
-        begin(ray, _Actor(died), monkeypatch)
-    assert service.time.monotonic() == 0, "nothing was waited for"
-
-
-# Durability
+# Pickling and durability
 
 
 @pytest.mark.parametrize("durability", ["process", "power"])
 def test_a_coordinator_that_a_client_starts_is_as_durable_as_the_client_asks_for(
-    graph: str, ray: _Ray, monkeypatch: pytest.MonkeyPatch, durability: str
+    graph: str, connected: Any, durability: str
 ) -> None:
-    asked: list[Storage] = []
-
-    def create(place: Place, storage: Storage, *_: Any) -> _Actor:
-        asked.append(storage)
-        return _Actor(None)
-
-    monkeypatch.setattr(publisher_actor, "create_publisher", create)
-    monkeypatch.setattr(cluster, "join", lambda address: False)
-    monkeypatch.setattr(cluster, "address", lambda: HERE)
-    with omniray.connect(graph, durability=durability) as client:
-        again = pickle.loads(pickle.dumps(client))
+    ailing = _Ailing([LANDED], [None])
+    client = connected(ailing, durability=durability, address="10.0.0.1:6379", actor="ann", timeout_s=7)
+    again = pickle.loads(pickle.dumps(client))
+    try:
+        assert ailing.terms == [Terms(graph, None, "10.0.0.1:6379", durability)] * 2, "pickled, too"
+        assert (again._author, again._timeout_s) == (client._author, 7)
+        assert ailing.starts
+    finally:
         again.close()
-    assert [storage.durability for storage in asked] == [durability] * 2, "pickled, too"
 
 
 def test_a_durability_that_there_is_not_is_refused_before_anything_is_started(graph: str) -> None:
     with pytest.raises(InputError, match="use process or power"):
         omniray.connect(graph, durability="for ever")
+
+
+def test_the_secrets_of_a_store_are_not_in_the_text_of_what_a_client_starts_with() -> None:
+    assert "hush" not in repr(Terms("s3://bucket/graph", {"secret_access_key": "hush"}))

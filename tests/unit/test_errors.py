@@ -12,7 +12,7 @@ import pytest
 
 import omniray
 from omniray.engine.base import errors
-from omniray.engine.base.errors import ExpectedVersionMismatch, KeyConflict, OmnirayError, ParseError
+from omniray.engine.base.errors import ExpectedVersionMismatch, KeyConflict, OmnirayError, ParseError, error_of_kind
 
 ROOT = Path(__file__).parents[2]
 MADE_BY_HAND = {
@@ -108,8 +108,32 @@ def test_exit_codes_tell_the_branches_of_the_tree_apart_and_nothing_below_them()
 def test_what_may_be_tried_again_is_never_a_client_s_mistake_over_http() -> None:
     retries = {e.retry for e in _tree()}
     assert retries == {"safe", "after_refresh", "never", "unknown"}
-    wrong = [e.__name__ for e in _tree() if e.retry in ("safe", "unknown") and e.http_status not in (409, 429, 503)]
+    # 401: a client reads the record of the door again, and knows the secret then.
+    later = (401, 409, 429, 503)
+    wrong = [e.__name__ for e in _tree() if e.retry in ("safe", "unknown") and e.http_status not in later]
     assert wrong == []
+
+
+@pytest.mark.parametrize("error_type", list(_tree()), ids=lambda e: e.__name__)
+def test_an_error_that_was_sent_by_its_kind_is_the_same_error(error_type: type[OmnirayError]) -> None:
+    error = MADE_BY_HAND.get(error_type, lambda: error_type("what happened; what to do", table_key="node:Person"))()
+    copy = error_of_kind(error.kind, error.message, error.facts)
+    assert (type(copy), str(copy), copy.facts) == (error_type, str(error), error.facts)
+    assert (copy.retry, copy.exit_code, copy.http_status) == (error.retry, error.exit_code, error.http_status)
+
+
+def test_an_error_of_a_kind_that_is_not_known_here_is_an_error_all_the_same() -> None:
+    class OfATest(errors.StorageError):
+        kind = "of_a_test"
+
+    for kind in ("of_a_later_omniray", "", OfATest.kind):
+        copy = error_of_kind(kind, "what happened", {"txn_id": "01"})
+        assert (type(copy), str(copy), copy.facts) == (OmnirayError, "what happened", {"txn_id": "01"})
+
+
+def test_each_kind_is_that_of_one_class_alone() -> None:
+    kinds = [e.kind for e in _tree()]
+    assert len(kinds) == len(set(kinds))
 
 
 def test_the_public_names_are_few_sorted_and_documented() -> None:

@@ -37,13 +37,15 @@ COORDINATOR = {
     "rounds": "",
     "door": "rounds",
     "actors": "rounds door",
-    "client": "rounds door actors",
-    "cli": "client actors stress",
-    "demo": "client actors stress",
+    "client": "rounds door",
+    "cli": "client actors door stress",
+    "demo": "client actors door stress",
     "stress": "client actors door",
     "testing": "stress",
 }
 WORKERS: dict[str, str] = {}
+ON_DEMAND = {("omniray.coordinator.client.client", "omniray.coordinator.actors.cluster")}
+"""Imports that a package must not have, for `Client.join_ray`: nothing else of a client needs Ray."""
 PACKAGES = {"engine": ENGINE, "coordinator": COORDINATOR, "workers": WORKERS}
 FORBIDDEN = {
     "engine": ("ray", "pyspark", "omniray.workers", "omniray.coordinator", "omniray.spark", "omniray.testing"),
@@ -107,7 +109,8 @@ def wrong_packages(module: str, source: str, known: frozenset[str]) -> list[str]
         return []
     allowed = {package, *PACKAGES[layer][package].split()}
     here = [target for target in imported(source, known) if package_of(target)[0] == layer]
-    return sorted(target for target in here if package_of(target)[1] not in allowed)
+    wrong = (target for target in here if package_of(target)[1] not in allowed)
+    return sorted(target for target in wrong if (module, target) not in ON_DEMAND)
 
 
 def wrong_imports(layer: str, source: str) -> list[str]:
@@ -168,6 +171,7 @@ def test_every_module_of_the_engine_is_in_a_package() -> None:
         ("omniray.engine.commit.staging", "def late():\n    from omniray.engine.writes.load import LoadIntent"),
         ("omniray.engine.rows.payload", "if TYPE_CHECKING:\n    from omniray import Graph"),
         ("omniray.coordinator.rounds.machine", "from omniray import Client"),
+        ("omniray.coordinator.client.link", "def late():\n    from omniray.coordinator.actors import cluster"),
     ],
 )
 def test_the_walker_finds_a_planted_import_between_packages(module: str, source: str) -> None:

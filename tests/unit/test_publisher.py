@@ -5,25 +5,18 @@ Every fault is made at a named point, and every wait is for something that happe
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from omniray.coordinator.actors import publisher_actor
-from omniray.coordinator.actors.cluster import Place, Storage
-from omniray.coordinator.actors.gauges import Gauges
-from omniray.coordinator.actors.publisher_actor import HasLeft, PublisherActor
-from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.steps import RoundSteps
 from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.rounds import machine as rounds
@@ -40,7 +33,6 @@ from omniray.engine.base.errors import (
     SchemaChanged,
     StorageError,
     TableDrift,
-    Unreachable,
     Withdrawn,
 )
 from omniray.engine.base.failpoints import Action, Point, armed
@@ -59,13 +51,12 @@ from omniray.engine.line.owner import take_over
 from omniray.engine.line.sidecar import Sidecar
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import Schema
-from omniray.engine.store import directory
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
 from omniray.engine.writes.write_requests import Header, PreparedRequest, Request
 from tests import foreign
 from tests.coordination import TIMEOUT_S, Gate, Plug, Service, serving, told
-from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, main_of, parts_of
+from tests.graphs import AGE, CITY, DELETE, INSERT, KNOWS, PERSON, parts_of
 from tests.healing import staged_versions, wounds
 
 
@@ -242,7 +233,7 @@ def test_the_ids_of_a_round_are_looked_up_at_once_when_the_history_is_longer_tha
         for write in old:
             service.write(write)
         service.finaliser.flush()
-        steps = service.publisher._steps
+        steps = service.publisher.steps
         steps.recent = RecentCommits(service.branch.lineage, service.newest, size=1)
         looks: list[set[str]] = []
         holds_none, commits_with = Manifest.holds_none, Manifest.commits_with
@@ -718,7 +709,7 @@ def test_a_write_from_before_the_window_is_answered_from_the_lineage(
     if not looks_up:
         monkeypatch.setattr(RecentCommits, "_is_new", lambda self, commit_id, fresh: True)
     with serving(store) as service:
-        monkeypatch.setattr(service.publisher._steps, "recent", RecentCommits(*_lineage_of(service), size=2))
+        monkeypatch.setattr(service.publisher.steps, "recent", RecentCommits(*_lineage_of(service), size=2))
         first = service.mutation(INSERT, {"name": "ann"}, txn_id=new_ulid())
         service.write(first)
         for name in ("bob", "cid", "dan"):
@@ -730,7 +721,7 @@ def test_a_write_from_before_the_window_is_answered_from_the_lineage(
 
 
 def _lineage_of(service: Service) -> tuple[Lineage, CommitObject]:
-    return service.publisher._steps._lineage, service.newest
+    return service.publisher.steps._lineage, service.newest
 
 
 def _repeat(service: Service, txn_id: str, first: object) -> None:
@@ -850,133 +841,6 @@ def test_one_tenant_can_not_fill_the_queue_for_another(store: ObjectStore) -> No
         assert [isinstance(one, Overloaded) for one in told(futures)] == [False, True, False, True]
 
 
-# Taken down
-
-
-class _NoReconciler:
-    """The reconciler of a publisher that has none."""
-
-    def __init__(self, place: Place, storage: Storage, *_: object) -> None:
-        self._storage = storage
-
-    def use(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def notice(self, *_: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def actor(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, *, instead_of: str = "", **storage: str
-) -> PublisherActor:
-    """The actor without Ray."""
-    monkeypatch.setattr(publisher_actor, "RemoteReconciler", _NoReconciler)
-    monkeypatch.setattr(publisher_actor, "ExportedGauges", lambda *_: Gauges())
-    monkeypatch.setattr(publisher_actor, "RELEASE_PAUSES_S", (0.0,))
-    line = main_of(store).ulid
-    return PublisherActor(Place(line), Storage(store.uri, None, line, line, **storage), "10.0.0.1:6379", 1, instead_of)
-
-
-def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_no_more(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever drained it may have gone before it could end it: then the next client does so."""
-    drained = actor(store, monkeypatch)
-    assert asyncio.run(drained.begin("")) is None
-    asyncio.run(drained.drain())
-    assert isinstance(asyncio.run(drained.begin("")), HasLeft)
-    newest = CommitLog(store, main_of(store)).newest()
-    assert newest is not None
-    assert newest.owner == EMBEDDED
-
-
-def test_a_late_end_of_an_earlier_incarnation_does_not_end_the_one_after_it(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = actor(store, monkeypatch)
-    first = begun._publisher
-    first.end(Fenced("another owner took the line over"))
-    assert asyncio.run(begun.begin("")) is None
-    second = begun._publisher
-    assert second is not first
-    first.end(Fenced("a step that was still under way has found the same"))
-    assert asyncio.run(begun.begin("")) is None
-    assert begun._publisher is second
-
-
-def test_the_secrets_of_a_storage_are_not_in_its_text() -> None:
-    assert "hush" not in repr(Storage("s3://bucket/graph", {"secret_access_key": "hush"}, "graph", "line"))
-
-
-@pytest.mark.parametrize("durability", ["process", "power"])
-def test_a_publisher_is_as_durable_as_it_was_told_to_be(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, durability: str
-) -> None:
-    """A version's files are synced before Phase C by whoever stages them, and the folders of the line by who puts."""
-    synced: list[Path] = []
-    monkeypatch.setattr(directory, "_fsync", synced.append)
-    begun = actor(store, monkeypatch, durability=durability)
-    folders = [path for path in synced if "__commits" in path.parts]
-    assert bool(folders) is (durability == "power")
-    asyncio.run(begun.drain())
-
-
-@pytest.mark.parametrize(
-    ("is_drained", "takes_over", "durability"),
-    [(False, False, "power"), (False, True, "process"), (True, False, "process")],
-)
-def test_a_publisher_that_is_created_again_is_as_durable_as_before_unless_somebody_meant_to_change_it(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_drained: bool, takes_over: bool, durability: str
-) -> None:
-    """Fault: the first one dies, and a client that wants the default creates it again."""
-    monkeypatch.setattr(RemoteQueues, "end", lambda queues: None)
-    first = actor(store, monkeypatch, durability="power")
-    if is_drained:
-        asyncio.run(first.drain())
-    again = actor(store, monkeypatch, instead_of=first._owner if takes_over else "")
-    held = [again._storage, again._queues._storage, again._reconciler._storage]
-    assert [storage.durability for storage in held] == [durability] * 3
-    asyncio.run(again.drain())
-    newest = CommitLog(store, main_of(store)).newest()
-    assert newest is not None
-    assert newest.policy == {}, "embedded writers choose for themselves"
-
-
-def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drained = actor(store, monkeypatch)
-    with monkeypatch.context() as failing:
-        failing.setattr(publisher_actor, "release", _fail)
-        with pytest.raises(StorageError, match="no route"):
-            asyncio.run(drained.drain())
-    answer = asyncio.run(drained.begin(""))
-    assert isinstance(answer, Unreachable)
-    assert not isinstance(answer, HasLeft)
-    asyncio.run(drained.drain())
-    assert isinstance(asyncio.run(drained.begin("")), HasLeft)
-
-
-def test_a_store_that_fails_for_a_moment_does_not_keep_a_publisher_from_handing_the_line_back(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault: the first try of handing it back fails. Expected: embedded writers may write once it is drained."""
-    drained = actor(store, monkeypatch)
-    tries = [_fail, publisher_actor.release]
-    monkeypatch.setattr(publisher_actor, "release", lambda *line: tries.pop(0)(*line))
-    asyncio.run(drained.drain())
-    newest = CommitLog(store, main_of(store)).newest()
-    assert newest is not None
-    assert (newest.owner, tries) == (EMBEDDED, [])
-
-
-def _fail(*_: object) -> None:
-    raise StorageError("no route to the store")
-
-
 def test_a_write_that_a_bug_keeps_from_being_judged_does_not_end_the_publisher(store: ObjectStore) -> None:
     class Poison(Plug):
         def resolve(self, state: State, schema: Schema) -> Resolution:
@@ -988,3 +852,106 @@ def test_a_write_that_a_bug_keeps_from_being_judged_does_not_end_the_publisher(s
             result_of(poison)
         result_of(service.publisher.submit(person(service, "ann")))
     assert names(store) == ["ann"]
+
+
+# Held
+
+
+def test_no_round_is_under_way_while_the_line_is_held_and_writes_land_after_it(store: ObjectStore) -> None:
+    with serving(store) as service, held_at(Point.C_BEFORE_PUT) as gate:
+        first = service.publisher.submit(person(service, "ann"))
+        gate.wait_until_reached()
+        is_held, may_free = threading.Event(), Gate()
+        seen: list[bool] = []
+
+        def hold() -> None:
+            with service.publisher.held():
+                seen.append(first.done())
+                is_held.set()
+                may_free.hold()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        gate.open()
+        assert is_held.wait(TIMEOUT_S)
+        assert seen == [True], "the round under way is through"
+        length = len(service.line())
+        second = service.publisher.submit(person(service, "bob"))
+        overtake_with_the_tip_of(service)
+        assert (len(service.line()), second.done()) == (length + 1, False)
+        may_free.open()
+        holder.join(TIMEOUT_S)
+        assert result_of(second).commit_id is not None
+    assert names(store) == ["ann", "bob"]
+
+
+def overtake_with_the_tip_of(service: Service) -> None:
+    """Extend the line as somebody may who holds it."""
+    assert service.tip.record(lambda newest: Remark(new_ulid())) is not None
+
+
+def test_the_line_is_free_again_after_an_error_of_the_one_that_held_it(store: ObjectStore) -> None:
+    with serving(store) as service:
+        with pytest.raises(StorageError, match="the repair failed"), service.publisher.held():
+            raise StorageError("the repair failed")
+        service.write(person(service, "ann"))
+    assert names(store) == ["ann"]
+
+
+class _Turns:
+    """A lock that tells when a second one comes to it."""
+
+    def __init__(self) -> None:
+        self._lock, self._came = threading.Lock(), threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self._came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait_for_another(self) -> None:
+        assert self._came.acquire(timeout=TIMEOUT_S), "nobody came"
+
+
+def test_two_who_want_to_hold_the_line_take_turns(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first to free it would let rounds begin under the hands of the other."""
+    with serving(store) as service:
+        turns, heard = _Turns(), list[str]()
+        monkeypatch.setattr(service.publisher, "_holding", turns)
+        handle = service.publisher._rounds.handle
+        monkeypatch.setattr(
+            service.publisher._rounds, "handle", lambda event: (heard.append(type(event).__name__), handle(event))[1]
+        )
+
+        def hold() -> None:
+            with service.publisher.held():
+                pass
+
+        with service.publisher.held():
+            turns.wait_for_another()  # this one
+            second = threading.Thread(target=hold)
+            second.start()
+            turns.wait_for_another()
+        second.join(TIMEOUT_S)
+        assert heard == ["Held", "Freed"] * 2
+
+
+def test_a_publisher_that_ends_while_it_is_to_be_held_keeps_nobody_waiting(store: ObjectStore) -> None:
+    with serving(store) as service, held_at(Point.C_BEFORE_PUT) as gate:
+        write = service.publisher.submit(person(service, "ann"))
+        gate.wait_until_reached()
+        held = threading.Event()
+
+        def hold() -> None:
+            with service.publisher.held():
+                held.set()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        service.publisher.end(Fenced("another owner took the line over"))
+        assert held.wait(TIMEOUT_S)
+        holder.join(TIMEOUT_S)
+        gate.open()
+        assert [type(one) for one in told([write])] == [Fenced]

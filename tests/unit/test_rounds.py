@@ -14,8 +14,10 @@ from omniray.coordinator.rounds.machine import (
     Ended,
     Event,
     Failed,
+    Freed,
     Gather,
     Gathered,
+    Held,
     Instruction,
     Judge,
     Judged,
@@ -261,3 +263,41 @@ def test_two_writes_that_want_the_same_table_to_stand_still_do_not_wait_for_one_
     assert _judged(_told(rounds, _submitted("r0", tables=person))) == [["r0"]]
     assert _told(rounds, Judged(1, changes=False), Landed(1)) == [Release(1)]
     assert _judged(_told(rounds, Unreserved("r0"))) == [["r1"]]
+
+
+# Held
+
+
+def test_no_round_begins_while_the_line_is_held_and_those_under_way_come_through() -> None:
+    rounds = _committing("a1")
+    assert not rounds.is_at_rest
+    _told(rounds, Held(), _submitted("a2"))
+    assert _told(rounds, Judged(2, changes=True), Staged(2)) == []
+    assert _told(rounds, Landed(1)) == [Release(1), Commit(2)]
+    assert _told(rounds, Landed(2)) == [Release(2)]
+    assert (rounds.is_at_rest, rounds.waiting) == (True, 1)
+    assert _told(rounds, _submitted("a3")) == []
+    assert _judged(_told(rounds, Freed())) == [["a2", "a3"]]
+
+
+def test_what_comes_to_nothing_while_the_line_is_held_waits_until_it_is_free() -> None:
+    rounds = _committing()
+    assert isinstance(_told(rounds, Held(), Overtaken(1))[-1], Pause)
+    assert rounds.is_at_rest
+    assert _told(rounds, Resumed()) == []
+    assert _judged(_told(rounds, Freed())) == [["a0"]]
+
+
+def test_a_pause_outlasts_that_the_line_is_held() -> None:
+    rounds = _committing()
+    _told(rounds, Overtaken(1), Held())
+    assert _told(rounds, Freed()) == []
+    assert _judged(_told(rounds, Resumed())) == [["a0"]]
+
+
+def test_a_gathering_ends_without_a_round_while_the_line_is_held() -> None:
+    rounds = _committing("a1", gathers=True)
+    assert _told(rounds, Landed(1)) == [Release(1), Gather(1)]
+    assert _told(rounds, Held(), _submitted("a2"), _submitted("a3"), Gathered(1)) == [Gather(1)]
+    assert _told(rounds, Gathered(1)) == []
+    assert _judged(_told(rounds, Freed())) == [["a1", "a2", "a3"]]

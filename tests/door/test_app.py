@@ -1,0 +1,265 @@
+"""The door's HTTP: who is let in, with how much, and what they hear: a real server, and a house that takes all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from omniray.coordinator.door import app as app_module
+from omniray.coordinator.door.answers import encode_reply
+from omniray.coordinator.door.app import BODIES_BYTES_MAX, DoorApp, Reply
+from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS
+from omniray.coordinator.door.messages import BYTES_MAX
+from tests.door.houses import LANDED, TIMEOUT_S, Door, FakeHouse, head, opened
+
+PACKED = "application/vnd.msgpack"
+WRITE, NEWEST = "/v1/write", "/v1/call/newest"
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with opened(FakeHouse(gives={"newest": 41})) as door:
+        yield door
+
+
+def kind(body: bytes) -> str:
+    return str(json.loads(body)["kind"])
+
+
+# Who is let in
+
+
+def test_a_write_and_a_call_come_to_the_house_and_their_answers_back(door: Door) -> None:
+    said = door.ask(WRITE, b"a write")
+    assert (said.status, said.body, said.headers["content-type"]) == (200, encode_reply(LANDED), PACKED)
+    assert said.headers["x-omniray-newest"] == "41"
+    said = door.ask(NEWEST, b"{}")
+    assert (said.status, json.loads(said.body), said.headers["content-type"]) == (200, 41, "application/json")
+    assert (door.house.written, door.house.called) == ([b"a write"], [("newest", b"{}")])
+
+
+@pytest.mark.parametrize(
+    "credential", [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic {secret}", "{secret}", "Bearer {secret}x", "ß"]
+)
+@pytest.mark.parametrize("path", [WRITE, NEWEST, "/v1/call/no", "/v2"])
+def test_without_the_secret_nothing_is_told_but_that(door: Door, path: str, credential: str | None) -> None:
+    """Not even which paths there are, nor which place or line would be the right one."""
+    given = None if credential is None else credential.format(secret=door.record.secret)
+    said = door.ask(path, b"{}", Authorization=given, X_Omniray_Line="", X_Omniray_Place="")
+    assert (said.status, kind(said.body)) == (401, "unauthenticated")
+    assert said.headers["connection"] == "close"
+    assert (door.house.written, door.house.called) == ([], [])
+
+
+@pytest.mark.parametrize("place", [None, "", "7-8", f"{'7' * 300}"])
+def test_a_client_that_has_read_a_copy_of_the_graph_is_told_how_to_free_it(door: Door, place: str | None) -> None:
+    said = door.ask(WRITE, b"a write", X_Omniray_Place=place)
+    assert (said.status, kind(said.body)) == (409, "line_owned")
+    assert "recover --take-over" in json.loads(said.body)["message"]
+    assert door.house.written == []
+
+
+def test_a_client_that_knows_an_earlier_place_of_the_record_is_let_in(door: Door) -> None:
+    door.house.places.add("8-8")
+    assert door.ask(WRITE, b"a write").status == 200
+    assert door.ask(WRITE, b"a write", X_Omniray_Place="8-8").status == 200
+
+
+def test_before_its_record_is_put_a_door_lets_nobody_in(door: Door) -> None:
+    door.house.places.clear()
+    assert door.ask(WRITE, b"a write").status == door.ask(WRITE, b"a write", X_Omniray_Place="").status == 409
+
+
+@pytest.mark.parametrize("line", [None, "", "01K9ZQ5T7Z0000000000000009"])
+def test_a_request_for_another_branch_is_not_carried_out(door: Door, line: str | None) -> None:
+    said = door.ask(WRITE, b"a write", X_Omniray_Line=line)
+    assert (said.status, kind(said.body)) == (404, "not_found")
+    assert door.house.written == []
+
+
+@pytest.mark.parametrize("path", ["/v1/call/no", "/v1/call/", "/v1/call/newest/", "/v1/write/", "/", "/v2/write"])
+def test_a_call_that_there_is_not_names_those_that_there_are(door: Door, path: str) -> None:
+    said = door.ask(path, b"{}")
+    assert (said.status, kind(said.body)) == (404, "not_found")
+    assert all(name in said.body.decode() for name in CALLS)
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
+def test_another_method_is_not_allowed(door: Door, method: str) -> None:
+    assert door.ask(WRITE, b"x", method=method).status == 405
+    assert door.house.written == []
+
+
+# How much
+
+
+@pytest.mark.parametrize("length", [None, "", "-1", "+1", "0x1", "1.0", "9" * 13])
+def test_a_request_that_does_not_say_how_much_it_brings_is_refused_before_it_is_read(
+    door: Door, length: str | None
+) -> None:
+    said = door.ask(WRITE, Content_Length=length)
+    assert said.status == 400
+    assert door.house.written == []
+
+
+@pytest.mark.parametrize(("path", "most"), [(WRITE, BYTES_MAX), (NEWEST, ARGUMENTS_BYTES_MAX)])
+def test_a_request_that_is_too_large_is_refused_before_it_is_read(door: Door, path: str, most: int) -> None:
+    said = door.ask(path, Content_Length=str(most + 1))
+    assert (said.status, kind(said.body)) == (400, "bad_input")
+    assert f"at most {most}" in json.loads(said.body)["message"]
+
+
+def test_a_body_in_chunks_is_refused(door: Door) -> None:
+    """Its size is known only when it is there."""
+    headers = door.headers(Transfer_Encoding="chunked")
+    with door.speak(head("POST", WRITE, headers) + b"1\r\na\r\n0\r\n\r\n") as raw:
+        assert raw.hear().status == 400
+    with door.speak(head("POST", WRITE, {**headers, "Content-Length": "1"}) + b"1\r\na\r\n0\r\n\r\n") as raw:
+        assert raw.hear().status == 400
+    assert door.house.written == []
+
+
+def test_two_lengths_that_differ_are_refused(door: Door) -> None:
+    with door.speak(
+        head("POST", WRITE, {**door.headers(), "Content-Length": "1", "content-length": "2"}) + b"ab"
+    ) as raw:
+        assert raw.hear().status == 400
+    assert door.house.written == []
+
+
+class _Room:
+    """The room for bodies of one door, as a test sees it."""
+
+    def __init__(self, app: DoorApp) -> None:
+        self._app = app
+
+    @property
+    def left(self) -> int:
+        return self._app._room
+
+    @left.setter
+    def left(self, size: int) -> None:
+        self._app._room = size
+
+
+def test_where_there_is_no_room_a_request_is_to_come_again_and_its_body_is_not_read(door: Door) -> None:
+    room = _Room(door.app)
+    room.left = 6
+    said = door.ask(WRITE, Content_Length="7")
+    assert (said.status, kind(said.body), said.headers["retry-after"]) == (429, "overloaded", "1")
+    assert json.loads(said.body)["facts"]["retry_after_s"] > 0
+    assert room.left == 6
+    assert door.ask(WRITE, b"a write"[:6]).status == 200
+    assert room.left == 6, "what was taken is given back"
+
+
+def test_room_is_taken_before_a_byte_of_the_body_is_there_and_given_back_after_the_answer(door: Door) -> None:
+    room, reached, goes_on = _Room(door.app), threading.Event(), threading.Event()
+
+    async def wait(sent: bytes) -> Reply:
+        reached.set()
+        await asyncio.get_running_loop().run_in_executor(None, goes_on.wait, TIMEOUT_S)
+        return Reply(200, encode_reply(LANDED))
+
+    door.house.answers = wait
+    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": "1000"})) as raw:
+        raw.say(b"x" * 1000)
+        assert reached.wait(TIMEOUT_S)
+        assert room.left == BODIES_BYTES_MAX - 1000
+        goes_on.set()
+        assert raw.hear().status == 200
+    assert room.left == BODIES_BYTES_MAX
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_gives_its_room_back(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, reading, has_left = _Room(door.app), threading.Event(), threading.Event()
+    body = app_module._body
+
+    async def watched(receive: Any, size: int) -> bytes:
+        reading.set()
+        return await body(receive, size)
+
+    class Left(app_module._Left):
+        def __init__(self) -> None:
+            has_left.set()
+
+    monkeypatch.setattr(app_module, "_body", watched)
+    monkeypatch.setattr(app_module, "_Left", Left)
+    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": "1000"}) + b"x"):
+        assert reading.wait(TIMEOUT_S)
+        assert room.left == BODIES_BYTES_MAX - 1000
+    assert has_left.wait(TIMEOUT_S)
+    assert door.ask(NEWEST, b"{}").status == 200, "the loop has gone on since, and so has the end of that request"
+    assert room.left == BODIES_BYTES_MAX
+    assert door.house.written == []
+
+
+def test_a_body_that_does_not_arrive_in_time_is_an_error_and_gives_its_room_back(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "BODY_S_MAX", 0.01)
+    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": "1000"}) + b"x") as raw:
+        said = raw.hear()
+        assert (said.status, kind(said.body)) == (503, "storage")
+        assert raw.hear_all() == b"", "and the connection is closed"
+    assert _Room(door.app).left == BODIES_BYTES_MAX
+    assert door.house.written == []
+
+
+def test_a_house_that_fails_gives_the_room_back(door: Door) -> None:
+    async def fail(sent: bytes) -> Reply:
+        raise ZeroDivisionError
+
+    door.house.answers = fail
+    assert door.ask(WRITE, b"a write").status == 500
+    assert _Room(door.app).left == BODIES_BYTES_MAX
+    door.house.answers = None
+    assert door.ask(WRITE, b"a write").status == 200
+
+
+# One connection
+
+
+def test_many_requests_share_a_connection_also_without_waiting_for_answers(door: Door) -> None:
+    request = head("POST", WRITE, {**door.headers(), "Content-Length": "3"})
+    with door.speak(request + b"one" + request + b"two" + head("GET", "/healthz", {}) + request[:20]) as raw:
+        assert [raw.hear().status for _ in range(3)] == [200] * 3
+        raw.say(request[20:] + b"x" * 3)
+        assert raw.hear().status == 200
+    assert door.house.written == [b"one", b"two", b"xxx"]
+
+
+def test_what_follows_a_request_that_was_refused_unread_is_not_taken_for_another_one(door: Door) -> None:
+    """Else the body of the first could bring a request of its own."""
+    smuggled = head("POST", WRITE, {**door.headers(), "Content-Length": "3"}) + b"two"
+    refused = head("POST", WRITE, {**door.headers(Authorization="Bearer no"), "Content-Length": str(len(smuggled))})
+    with door.speak(refused + smuggled) as raw:
+        assert raw.hear().status == 401
+        assert raw.hear_all() == b""
+    assert door.house.written == []
+
+
+# For whoever watches
+
+
+def test_health_readiness_and_metrics_need_no_credential(door: Door) -> None:
+    with door.speak(b"".join(head("GET", path, {}) for path in ("/healthz", "/readyz", "/metrics", "/metric"))) as raw:
+        said = [raw.hear() for _ in range(4)]
+    assert [(one.status, one.body) for one in said] == [
+        (200, b"ok\n"), (200, b"ready\n"), (200, b"omniray_commits_total 7\n"), (404, b"")
+    ]  # fmt: skip
+    assert said[2].headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert all("x-omniray-newest" not in one.headers and "server" not in one.headers for one in said)
+
+
+def test_a_door_whose_publisher_does_not_serve_is_alive_but_not_ready(door: Door) -> None:
+    door.house.is_ready = False
+    assert door.ask("/readyz", method="GET").status == 503
+    assert door.ask("/healthz", method="GET").status == 200
