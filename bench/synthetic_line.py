@@ -35,7 +35,7 @@ def at_us(seq: int) -> int:
 
 def objects() -> Iterator[CommitObject]:
     """The objects of the line from the first on: each has one commit, which moves one table."""
-    pins = {key: _pin(key, 1, f"tx-{key}-1", 0) for key in TABLES}
+    pins = {key: _pin(key, 1, f"tx-{_name(key)}-1", 0) for key in TABLES}
     nothing_yet = before_first(BRANCH.ulid, SchemaRef("file", "hash", 1))
     newest = follow(nothing_yet, op_id="op-1", changed=pins, commits=(_commit(1, *TABLES),), finalised_through=1)
     while True:
@@ -49,7 +49,12 @@ def objects() -> Iterator[CommitObject]:
 
 
 def _pin(key: str, version: int, transaction: str, rows: int) -> Pin:
-    return Pin(f"id-{key}", f"nodes/{key.partition(':')[2]}.lance", version, transaction, rows, content=transaction)
+    name = _name(key)
+    return Pin(f"id-{name}", f"nodes/{name}.lance", version, transaction, rows, content=transaction)
+
+
+def _name(key: str) -> str:
+    return key.partition(":")[2]
 
 
 def _commit(seq: int, *tables: str) -> Commit:

@@ -93,7 +93,8 @@ def test_a_client_that_connects_just_after_the_publisher_was_killed_finds_its_su
 ) -> None:
     """Fault: SIGKILL of the publisher, `after_s` before a process connects that was never connected before.
 
-    Expected: it waits for the successor on the same Ray. Oracle: address and epoch, and no log of a second coordinator.
+    Expected: it waits for the successor on the same Ray. Oracle: address and epoch, and that no coordinator has begun
+    in the background: on a busy machine one may be started, which finds at the door that it is not needed.
     """
     with served(disk, ray_address) as graph:
         before = graph.newest()
@@ -104,7 +105,8 @@ def test_a_client_that_connects_just_after_the_publisher_was_killed_finds_its_su
         assert (address, epoch) == (ray_address, before.epoch + 1)
         assert caller.ask("add", graph.uri, "found") in [one.commit_id for obj in graph.line() for one in obj.commits]
         with graph.open(read_only=True) as opened:
-            assert not background.log_of(opened.graph_id).exists(), "no second one was started"
+            log = background.log_of(opened.graph_id)
+        assert not log.exists() or '"joined":false' not in log.read_text()
 
 
 def test_a_write_in_doubt_is_asked_for_until_its_time_is_over(graph: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,8 +177,8 @@ def test_a_frozen_publisher_that_was_replaced_is_fenced_when_it_thaws(
         txn_id = new_ulid()
         doomed = client.submit_mutate(INSERT, {"name": "frozen", "age": None}, txn_id=txn_id)
         gate.wait_until_reached()
-        gate.open()
         os.kill(graph.publisher_pid, signal.SIGSTOP)
+        gate.open()  # it goes on with its put when it thaws
         with graph.open() as embedded:
             embedded.recover(take_over=True)
             add(embedded, "meanwhile")

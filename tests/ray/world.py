@@ -122,8 +122,15 @@ class Served:
         return Incarnation.parse(self.newest().owner).process.pid
 
     def inside(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function inside an actor, which is its first argument."""
-        return ray().get(cluster.find(name).__ray_call__.remote(function, *arguments), timeout=TIMEOUT_S)
+        """Run a function inside an actor, which is its first argument; again, if this process knew a dead one still."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return ray().get(cluster.find(name).__ray_call__.remote(function, *arguments), timeout=TIMEOUT_S)
+            except ray().exceptions.ActorUnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def arm(self, name: str, rules: str) -> None:
         """Arm failpoints of an actor's process, as the environment variable says them."""
