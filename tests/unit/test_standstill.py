@@ -120,8 +120,10 @@ def test_after_a_standstill_no_other_begins_for_as_long_as_it_lasted(service: _S
     assert answered(service.small()), "the second one has reserved nothing"
     assert service.timers.pass_time() >= 2 * STANDSTILL_LOOK_S
     service.overtaken()
-    assert service.is_passed_over(service.small()), "now one may"
+    waiting = service.small()
+    assert service.is_passed_over(waiting), "now one may"
     service.timers.pass_time()
+    assert answered(waiting)
 
 
 def test_of_two_prepared_loads_only_the_first_has_tables_reserved(service: _Standing) -> None:
