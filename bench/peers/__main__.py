@@ -26,7 +26,7 @@ from bench.peers.alone import FULL, QUICK, Sizes, flat, single
 from bench.peers.crew import RunFailed, member
 from bench.peers.goals import figures
 from bench.peers.race import Run, race
-from bench.peers.report import Report, append_history, print_runs, write_report
+from bench.peers.report import Report, append_history, print_processors, print_runs, write_report
 from bench.peers.rows import Workload
 from bench.peers.scenarios import SCENARIOS, Scenario
 from bench.peers.systems import NAMES, Place
@@ -98,6 +98,7 @@ class Bench:
         runs = list(self._races(name, scenario))
         self.runs += runs
         print_runs(self._console, f"{name}: {scenario.title}", runs)
+        print_processors(self._console, runs)
         where = "on a disk" if scenario.on_disk else f"S3 in memory, {self._scale.delay_ms:g} ms a request"
         how = (
             f"Batches of {scenario.work.rows} rows, every writer a process that writes as fast as it gets answers, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from bench.peers.check import Findings
 from bench.peers.crew import Member, crew, heard_by, member
+from bench.peers.processor import spent_between, spent_by
 from bench.peers.rows import Workload
 from bench.peers.systems import Place, serving
 from tests.kit.s3server import S3Server, running_server
@@ -42,7 +44,13 @@ class Run:
     lost: int
     doubled: int
     torn: int
+    cpu_ms_per_commit: Mapping[str, float] = field(default_factory=dict)  # by kind of process
     errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def cpu_ms(self) -> float | None:
+        """The processor time of a commit, over all processes."""
+        return sum(self.cpu_ms_per_commit.values()) if self.cpu_ms_per_commit else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -102,25 +110,27 @@ def race(
             witness.ask(do="prepare")
             with serving(system, place):
                 store.set_delay(delay_ms)
-                outcomes, requests = _raced(store, system, place, work, writers, seconds)
+                outcomes, requests, spent_s = _raced(store, system, place, work, writers, seconds)
             store.set_delay(0)
             findings = _scanned(witness, outcomes)
-    return summary(scenario, system, seconds, outcomes, requests, findings)
+    return summary(scenario, system, seconds, outcomes, requests, findings, spent_s)
 
 
 def _raced(
     store: Store, system: str, place: Place, work: Workload, writers: int, seconds: float
-) -> tuple[list[dict[str, Any] | None], int | None]:
-    """Each writer's outcome, and the number of requests from the start until the last writer has closed."""
+) -> tuple[list[dict[str, Any] | None], int | None, dict[str, float]]:
+    """Each writer's outcome, the number of requests until the last writer has closed, and the processor time spent."""
     with crew(system, place, work, writers) as members:
         store.forget_requests()
+        before = spent_by(os.getpid())
         start_s = time.monotonic() + START_MARGIN_S
         _tell(members, do="race", start_s=start_s, seconds=seconds)
         outcomes = heard_by(members, start_s + seconds + DRAIN_S)
+        spent_s = spent_between(before, spent_by(os.getpid()))
         alive = [one for one, outcome in zip(members, outcomes, strict=True) if outcome is not None]
         _tell(alive, do="close")
         heard_by(alive, time.monotonic() + DRAIN_S)
-        return outcomes, store.requests()
+        return outcomes, store.requests(), spent_s
 
 
 def _tell(members: Sequence[Member], **command: Any) -> None:
@@ -142,6 +152,7 @@ def summary(
     outcomes: Sequence[Mapping[str, Any] | None],
     requests: int | None,
     findings: Findings,
+    spent_s: Mapping[str, float] | None = None,
 ) -> Run:
     """The figures of a run, from its writers' outcomes."""
     seen = [outcome for outcome in outcomes if outcome is not None]
@@ -164,5 +175,8 @@ def summary(
         lost=findings.lost,
         doubled=findings.doubled,
         torn=findings.torn,
+        cpu_ms_per_commit={kind: 1e3 * s / len(latencies_s) for kind, s in (spent_s or {}).items()}
+        if latencies_s
+        else {},
         errors=dict(errors),
     )

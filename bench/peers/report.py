@@ -15,6 +15,9 @@ from rich.table import Table
 
 from bench.measure import Section, milliseconds
 from bench.peers.race import Run
+from bench.peers.systems import EMBEDDED, OURS
+
+OURS_ALL = (OURS, EMBEDDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,25 @@ def print_runs(console: Console, title: str, runs: Sequence[Run]) -> None:
     console.print(table)
 
 
+def print_processors(console: Console, runs: Sequence[Run]) -> None:
+    """Show how the processor time of a commit divides over the processes of omniray and of the store."""
+    for run in runs:
+        if run.system in OURS_ALL and run.cpu_ms is not None:
+            parts = sorted(run.cpu_ms_per_commit.items(), key=lambda part: -part[1])
+            shown = ", ".join(f"{kind} {ms:.2f}" for kind, ms in parts)
+            console.print(
+                f"{run.system}, N = {run.writers}: {run.cpu_ms:.2f} ms of CPU per commit: {shown}", markup=False
+            )
+
+
 def _cell(run: Run) -> str:
     lines = [f"[bold]{run.commits_per_s:,.1f}/s[/]"]
     if run.p50_s is not None and run.p99_s is not None:
         lines.append(f"p50 {milliseconds(run.p50_s)}, p99 {milliseconds(run.p99_s)}")
     if run.requests_per_commit is not None:
         lines.append(f"{run.requests_per_commit:.2f} requests")
+    if run.cpu_ms is not None:
+        lines.append(f"{run.cpu_ms:.1f} ms of CPU")
     if run.writers > 1 and run.share_max is not None:
         lines.append(f"busiest {run.share_max:.1f} shares")
     faults = {"failed": run.failures, "lost": run.lost, "doubled": run.doubled, "torn": run.torn}
