@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from omniray.coordinator.client import starting
 from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.calls import NEWEST, Call, StageTerms
-from omniray.coordinator.door.record import find_door
+from omniray.coordinator.door.record import find_door, is_loopback
 from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, StorageError, Unreachable
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
@@ -30,7 +31,9 @@ Asked = TypeVar("Asked")
 
 LOOK_S_MAX = 5.0
 PAUSE_S, PAUSE_S_MAX = 0.05, 1.0
-PATIENCE_S = 15.0  # how long Ray is given to restart a coordinator that is known to be dead
+PATIENCE_S = 45.0  # how long Ray is given to restart a coordinator that is known to be dead
+PATIENCE_WITHOUT_RAY_S = 2.0
+LISTENING_TIMEOUT_S = 1.0
 
 
 class Link:
@@ -54,7 +57,7 @@ class Link:
         """Find the coordinator that serves the branch; where there is none, start one, or raise `Unreachable`."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._wire = self._found(deadline, PATIENCE_S)
+            self._wire = self._found(deadline)
             if self._wire is not None:
                 return
             if not starts:
@@ -72,7 +75,7 @@ class Link:
             if self._wire is not lost:  # another thread was faster
                 return
             deadline = time.monotonic() + timeout_s
-            while (found := self._found(deadline, PATIENCE_S)) is None:
+            while (found := self._found(deadline)) is None:
                 owner = self._branch.tip.refresh().owner
                 if owner == EMBEDDED:
                     raise LineOwned(
@@ -110,7 +113,7 @@ class Link:
         newest = self._branch.tip.refresh()
         return newest.owner != EMBEDDED and self._answering(newest, LOOK_S_MAX) is not None
 
-    def _found(self, deadline: float, patience_s: float) -> Wire | None:
+    def _found(self, deadline: float) -> Wire | None:
         """The wire to the owner of the line, or None if there is none to be expected; raises if it does not answer.
 
         An owner that is known to be dead gets a successor within moments, as long as its Ray lives.
@@ -123,10 +126,11 @@ class Link:
                 return None
             if (wire := self._answering(newest, LOOK_S_MAX)) is not None:
                 return wire
-            is_dead = is_owner_known_dead(newest.owner)
             now = time.monotonic()
-            if is_dead and now > began + patience_s:
-                return None
+            if is_owner_known_dead(newest.owner):
+                ray_left = _may_have_ray(Incarnation.parse(newest.owner).address)
+                if now > began + (PATIENCE_S if ray_left else PATIENCE_WITHOUT_RAY_S):
+                    return None
             if now + pause_s > deadline:
                 raise _gone(newest)
             time.sleep(pause_s * random.uniform(0.5, 1.0))
@@ -148,6 +152,18 @@ class Link:
             wire.close()
             raise
         return wire
+
+
+def _may_have_ray(address: str) -> bool:
+    """Whether the Ray at an address may bring its coordinator back: not, if it was on this machine and is gone."""
+    host, _, port = address.rpartition(":")
+    if not (port.isdigit() and is_loopback(host)):
+        return True
+    try:
+        socket.create_connection((host, int(port)), LISTENING_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def none_serves(uri: str) -> Unreachable:

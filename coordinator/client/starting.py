@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from omniray.coordinator.client import background
 from omniray.engine.base.errors import Unreachable
 
 IDLE_S = 60.0
+LOCAL = "local"
 LOCK_PAUSE_S = 0.05
 OPTIONS_ON_STDIN = "--storage-options-on-stdin"
 UNTIL_IDLE = "--until-idle"
@@ -52,10 +53,17 @@ def start(terms: Terms, graph_id: str, is_served: Callable[[], bool], timeout_s:
         if is_served():
             return
         try:
-            terms.run_detached(graph_id, UNTIL_IDLE, f"{IDLE_S:g}")
+            _chosen(terms).run_detached(graph_id, UNTIL_IDLE, f"{IDLE_S:g}")
         except Unreachable:
             if not is_served():
                 raise
+
+
+def _chosen(terms: Terms) -> Terms:
+    """The terms with a Ray of its own, unless the user has named one: another's would get the options of the store."""
+    if terms.address is not None or "RAY_ADDRESS" in os.environ:
+        return terms
+    return replace(terms, address=LOCAL)
 
 
 def refuse_without_ray() -> None:

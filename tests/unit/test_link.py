@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -312,3 +313,32 @@ def test_a_call_to_one_that_was_taken_down_says_so(store: ObjectStore, doors: _D
     take_over(parts_of(store).tip, EMBEDDED)
     with pytest.raises(LineOwned, match="was taken down"):
         opened.call(NEWEST, 60)
+
+
+def test_no_patience_is_had_where_the_ray_of_a_dead_coordinator_is_gone_from_this_machine(
+    store: ObjectStore, doors: _Doors, link: Link, started: list[Any], clock: SleepersClock
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    gone = replace(Incarnation.parse(DEAD), address=address)
+    serve(store, 1, owner=str(gone))
+    doors.answers["http://127.0.0.1:2"] = [7]
+    started.append(lambda: serve(store, 2))
+    link.open(starts=True, timeout_s=60)
+    assert link.url == "http://127.0.0.1:2"
+    assert clock.now_s < PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "chosen"),
+    [(None, None, "local"), ("auto", None, "auto"), (None, "10.0.0.1:6379", None)],
+)
+def test_a_coordinator_that_a_client_starts_joins_no_ray_that_the_user_has_not_named(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, environment: str | None, chosen: str | None
+) -> None:
+    """It would hand the options of the store to somebody else's processes."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("RAY_ADDRESS", environment)
+    assert starting._chosen(Terms("/graph", None, given)).address == chosen
