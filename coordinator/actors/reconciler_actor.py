@@ -14,6 +14,7 @@ from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, creat
 from omniray.coordinator.actors.cluster import Place, Storage, end, find, ray
 from omniray.coordinator.actors.reconciler import Finalised, OwnersEnd, Reconciler
 from omniray.engine.base.errors import GraphGone, OmnirayError, StorageError
+from omniray.engine.line.commit_json import decode, encode
 from omniray.engine.line.commit_object import CommitObject, Remark
 from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
@@ -31,7 +32,9 @@ class ReconcilerActor:
         self._turn = threading.Lock()
         self._reconciler, self._owner = self._begin()
 
-    def notice(self, landed: CommitObject, operation_id: str) -> Finalised:
+    def notice(self, data: bytes, operation_id: str) -> Finalised:
+        """Begin Phase D of an object, in the form that it has in the line: Ray would pickle each of its commits."""
+        landed = decode(data, where="a landed object")
         return self._behind(landed).notice(landed, operation_id)
 
     def flush(self) -> Finalised:
@@ -175,7 +178,7 @@ class RemoteReconciler:
     def _told(self, landed: CommitObject, operation_id: str) -> Finalised | None:
         """The answer to one `notice`, or None if the actor is away; raises `GraphGone` if the graph is the cause."""
         try:
-            noticed = self._found().notice.remote(landed, operation_id)
+            noticed = self._found().notice.remote(encode(landed), operation_id)
             finalised: Finalised = ray().get(noticed, timeout=CALL_TIMEOUT_S)
         except (ray().exceptions.RayError, ValueError) as error:
             log.warning("event=reconciler_away error=%s", first_line(error))
