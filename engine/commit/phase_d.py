@@ -141,6 +141,7 @@ class Finaliser:
             if self._thread is not None:
                 self._thread.join()
             self.tidy()
+            self._branch.storage.close()
             self._pool.shutdown()
 
     def _is_done(self) -> bool:
@@ -316,7 +317,7 @@ class Finaliser:
             own = [own_path(pin, self._branch.graph_id) for pin in finished]
             self._store.delete_all(own + self._manifest.take_leftovers())
             for path in own:
-                self._store.delete_empty_folders(path.rpartition("/")[0])
+                self._branch.storage.retire_folder(path.rpartition("/")[0])
             reach(Point.D_BEFORE_SIDECARS)
             self._sidecars.delete(through)
             reach(Point.D_AFTER_SIDECARS)

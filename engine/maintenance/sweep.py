@@ -41,7 +41,7 @@ from omniray.engine.line.owner import refuse_stranger
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.maintenance.sweep_record import MARGIN_US, record, swept_before
 from omniray.engine.store.object_store import PROBE, ObjectStore, StoredFile, store_now_us
-from omniray.engine.tables.version_names import own_path, version_of
+from omniray.engine.tables.version_names import STAGED, own_path, version_of
 from omniray.engine.tables.versions import VersionReader
 
 log = logging.getLogger("omniray")
@@ -281,6 +281,8 @@ class Sweeper:
         verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging))
         if not dry_run:
             self._delete([file.path for verdict in verdicts for file in verdict.orphans])
+            for table in tables:  # a writer that misses one of these creates it again
+                self.store.delete_empty_folders(f"{table}/{STAGED}")
             looked_at = tables - (spared | unread).keys()
             record(self.store, {**swept, **dict.fromkeys(looked_at, before_us)})
         report = SweepReport(before_us, verdicts, Amount.of(listing.unknown), dry_run)

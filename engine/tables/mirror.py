@@ -31,6 +31,7 @@ from omniray.engine.base.jobs import AtOnce, Jobs
 from omniray.engine.base.scratch import scratch_folder
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.tables.lance_namespace import CommitAttempt
+from omniray.engine.tables.staged_folders import StagedFolders
 from omniray.engine.tables.version_names import VERSIONS, final_versions, manifest_name
 
 THREADS = 16
@@ -45,6 +46,7 @@ class Mirrors:
 
     def __init__(self, store: ObjectStore, storage_version: str, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.store, self.storage_version = store, storage_version
+        self.folders = StagedFolders(store)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-upload")
         # On a disk a name is looked at, and a file renamed, in less time than another thread needs to begin.
         self._steps: Jobs = self._pool if store.local_root is None else AtOnce()
@@ -86,25 +88,13 @@ class Mirrors:
             raise StorageError(f"{path} {what}; nothing was written: stage its rows again", path=path)
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
-        if not keep and self._is_renamed(source, target):
+        if not keep and self.folders.move_in(source, target):
             return
         try:
             self._put(target, source.read_bytes())
         finally:
             if not keep:
                 source.unlink()
-
-    def _is_renamed(self, source: Path, target: str) -> bool:
-        """Rename the file, if the graph is on the same disk and only the target's own folder is missing."""
-        if (root := self.store.local_root) is None:
-            return False
-        path = f"{root}/{target}"
-        try:
-            os.mkdir(os.path.dirname(path))
-            os.rename(source, path)
-        except OSError:
-            return False
-        return True
 
     def _put(self, path: str, data: bytes) -> None:
         for _ in range(PUT_TRIES_MAX):

@@ -186,6 +186,14 @@ class TableStorage:
         """The folder where this branch stages the version of a transaction, alone."""
         return own_folder(table_path, self._line, self._main_line, transaction)
 
+    def retire_folder(self, folder: str) -> None:
+        """Say that a version's own folder is not needed any more: it has its final name."""
+        self._mirrors.folders.retire(folder)
+
+    def close(self) -> None:
+        """Delete the folders that are kept for versions to come."""
+        self._mirrors.folders.close()
+
     # Staging
 
     def stage_rows(self, table: Table, rows: pa.RecordBatchReader | pa.Table) -> StagedRows:
