@@ -82,7 +82,7 @@ def stay(
 ) -> Fate:
     """Watch the coordinator at `here` until `asked_to_end` is set or it serves no more; returns its fate.
 
-    One that has been idle for long enough serves still, but is to be ended, as if that had been asked for.
+    One that has been idle for long enough is to be ended as if that had been asked for, also where its store has gone.
 
     Only `TAKEN_DOWN` is believed at once. Other fates may be transient: the line was handed back while the actors are
     being ended, the head node of Ray comes back, or the disk of the graph is mounted again.
@@ -90,9 +90,9 @@ def stay(
     doubts = 0
     while doubts < DOUBTS_MAX and not asked_to_end.wait(every_s):
         try:
+            if idle.is_over():
+                return Fate.SERVING
             fate = look().fate(here)
-            if fate is Fate.SERVING and idle.is_over():
-                return fate
         except StorageError:  # the publisher handles a failing store itself
             continue
         if fate is Fate.TAKEN_DOWN:

@@ -396,6 +396,13 @@ def test_up_ends_a_coordinator_that_serves_and_is_idle_and_drains_it(clock: Slee
     assert clock.now_s == 40, "not when it was asked to"
 
 
+def test_up_ends_a_coordinator_that_is_idle_although_its_store_has_gone(clock: SleepersClock) -> None:
+    """Else one that a client has started would stay for ever."""
+    gone = [StorageError("no route")] * 50
+    assert staying(*gone, idle=Idleness(_Clients(clock, 1, 0, 0, 0), 30)) is Fate.SERVING
+    assert clock.now_s == 40, "not when it was asked to"
+
+
 def test_clients_that_can_not_be_counted_do_not_end_a_coordinator(clock: SleepersClock) -> None:
     """Ray may be restarting it. It ends all the same if none is connected once they can be counted again."""
     away = Unreachable("the coordinator gave no answer")
