@@ -17,8 +17,8 @@ import s3fs
 
 from omniray.engine.rows.records import BLOCK_ROWS_MAX
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
-from tests.commands import Answer, omniray_command, options_of, run
-from tests.stores import STOP_TIMEOUT_S, Root
+from tests.commands import TIMEOUT_S, Answer, omniray_command, options_of, run
+from tests.stores import Root
 
 SCHEMA = """\
 node Person { name: String @key   age: I32?   @range(age, 0..150) }
@@ -393,7 +393,7 @@ def _free_requests(endpoint: str, count: str) -> None:
     request = urllib.request.Request(
         f"{endpoint}/moto-api/reset-auth", data=count.encode(), headers={"Content-Type": "text/plain"}
     )
-    with urllib.request.urlopen(request, timeout=STOP_TIMEOUT_S):
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S):
         pass
 
 

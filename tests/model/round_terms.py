@@ -23,13 +23,13 @@ SCHEMA_HASH = "hash"
 
 def pin_of(table_key: str, version: int, transaction: str, rows: int) -> Pin:
     """A version of a table, by a transaction."""
-    return Pin(table_key, table_key, version, transaction, rows, content=transaction)
+    return Pin(table_key, SCHEMA.by_table_key[table_key].first_path, version, transaction, rows, content=transaction)
 
 
 FIRST = follow(
     before_first(BRANCH.ulid, SchemaRef("file", SCHEMA_HASH, 1)),
     op_id="creation",
-    changed={key: pin_of(key, 1, f"{key}-1", 0) for key in TABLES},
+    changed={key: pin_of(key, 1, f"{SCHEMA.by_table_key[key].name}-1", 0) for key in TABLES},
     commits=(),
     finalised_through=1,
 )
