@@ -11,10 +11,12 @@ import pytest
 import omniray
 from omniray.engine.base.errors import InputError
 from omniray.engine.rows.mode import Mode
+from omniray.engine.schema.types import Schema
+from omniray.engine.writes.part_message import decode_part
 from omniray.workers.kept_graphs import kept_open
 from omniray.workers.spark.commit import commit_parts
 from omniray.workers.spark.options import Target
-from omniray.workers.spark.stage import Ticket, begin, stage_batches, unpacked
+from omniray.workers.spark.stage import Ticket, begin, stage_batches
 from tests.stores import Root
 
 ROWS = 5_000
@@ -62,7 +64,7 @@ def test_work_for_a_graph_that_is_gone_is_refused_wherever_it_is(begun: Begun) -
     with pytest.raises(InputError, match="was deleted and created anew since this write began; nothing was written"):
         commit_parts(former, ["Person"], [part])
     stale = Ticket(former.target, "another graph", former.mode, former.txn_id)
-    error = unpacked(staged(stale))
+    error = decode_part(staged(stale), Schema((), ()))
     assert isinstance(error, InputError), "a value, so that Spark does not try again"
     with omniray.open(latter.target.uri, read_only=True) as graph:
         assert graph.snapshot().count("Person") == 0

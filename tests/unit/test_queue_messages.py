@@ -403,9 +403,7 @@ def test_answers_that_are_not_as_many_as_the_questions_are_refused() -> None:
 def test_rows_with_other_columns_than_were_asked_for_are_no_answer() -> None:
     rows = pa.table({ID: ["a"], "name": ["a"]})
     answer = encode_found([Select(_CITY, (ID, "name"), Condition(ID, "!=", pa.array(["x"])))], [rows])
-    with pytest.raises(
-        InputError, match="the rows found in node:City: expected the columns id: string not null, _rowaddr"
-    ):
+    with pytest.raises(InputError, match="rows found in node:City: expected the columns id: string not null, _row"):
         decode_found(answer, [Scan(_CITY, (ID,))])
 
 
