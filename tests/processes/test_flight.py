@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
+import pytest
 
 from omniray.workers.flight_messages import Answer, Stream, encode_stream
 from tests.unit.test_flight import STREAM, TIMEOUT_S, TOKEN, keep_all, server
@@ -57,3 +58,22 @@ def test_the_sending_end_imports_neither_ray_nor_lance() -> None:
         "import omniray.workers.flight_client, omniray.workers.spark.handoff_task"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("staged", ["handoff_workers.staged", "stage.stage_batches"])
+def test_a_worker_loads_lance_only_with_the_graph(staged: str) -> None:
+    """One thread opens the graph for all; threads that load Lance beside it find it half loaded, and fail."""
+    subprocess.run([sys.executable, "-c", f"{_NO_GRAPH}{staged}(None, 'Person', iter(()), 'partition 0')"], check=True)
+
+
+_NO_GRAPH = """
+import sys
+from omniray.engine.base.errors import InputError
+from omniray.workers.spark import handoff_workers, stage
+
+def opened(ticket):
+    assert "lance" not in sys.modules, "it is loaded here"
+    raise InputError("no graph")
+
+stage._target_graph = opened
+"""

@@ -84,9 +84,10 @@ class StagingWorker:
 
 def staged(ticket: Ticket, type_name: str, batches: Iterator[pa.RecordBatch], source: str) -> Answer:
     """Stage rows; the answer holds the part and its row count."""
+    made = stage_rows(ticket, type_name, batches, source)
+    # Only now: Lance is loaded with the graph, by one thread, and two that load it at once fail.
     from omniray.engine.writes.part_message import encode_part
 
-    made = stage_rows(ticket, type_name, batches, source)
     return Answer(None if isinstance(made, OmnirayError) else made.row_count, encode_part(made))
 
 

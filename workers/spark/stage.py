@@ -61,7 +61,7 @@ def stage_rows(
 def stage_batches(ticket: Ticket, type_name: str, batches: Iterable[pa.RecordBatch], source: str) -> bytes:
     """Like `stage_rows`, with the result as a message."""
     made = stage_rows(ticket, type_name, batches, source)
-    from omniray.engine.writes.part_message import encode_part  # Lance is loaded by now
+    from omniray.engine.writes.part_message import encode_part  # only now: Lance was loaded with the graph
 
     return encode_part(made)
 
