@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
-JOBS   ?= 2
+JOBS   ?= 3
 PYTEST  = $(PY) -m pytest -n $(JOBS) --dist loadgroup --timeout 600
 
 .DEFAULT_GOAL := help

@@ -117,6 +117,9 @@ class FaultyStore:
     def size(self, path: str) -> int | None:
         return self._pass_on("size", path, lambda: self.inner.size(path))
 
+    def place_of(self, path: str) -> str | None:
+        return self._pass_on("place_of", path, lambda: self.inner.place_of(path))
+
     def put(self, path: str, data: bytes) -> None:
         self._pass_on("put", path, lambda: self.inner.put(path, data))
 

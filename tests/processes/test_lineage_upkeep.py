@@ -95,8 +95,15 @@ def random_line(rng: random.Random, count: int) -> list[CommitObject]:
             continue
         before = objects[-1]
         moved = {key: pin for key, pin in before.pins.items() if rng.random() < 0.3}
-        changed = {k: replace(p, version=p.version + rng.choice((1, 1, 3)), transaction=f"tx-{k}-{before.seq}", rows=7)
-                   for k, p in moved.items()}  # fmt: skip
+        changed = {
+            key: replace(
+                pin,
+                version=pin.version + rng.choice((1, 1, 3)),
+                transaction=f"tx-{key.replace(':', '-')}-{before.seq}",
+                rows=7,
+            )
+            for key, pin in moved.items()
+        }
         made = tuple(commit(number + n + 1, *moved) for n in range(rng.choice((0, 1, 1, 3))))
         at_us = before.head_at_us + rng.choice((0, 1_000_000, 50_000_000))
         made = tuple(replace(one, at_us=max(at_us, commit(1).at_us)) for one in made)

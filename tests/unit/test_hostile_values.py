@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import omniray
-from omniray.engine.writes import mutate
+from omniray.engine.judge.condition import Condition
 from tests.model.graph_values import HOSTILE_TEXTS, literal
 
 SCHEMA = """
@@ -73,7 +73,8 @@ def test_an_update_meets_exactly_the_rows_whose_text_is_equal(
 def test_the_property_notices_a_filter_that_is_made_of_text(
     graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutate, "_expression", lambda type, predicate: f"{predicate.column} = '{predicate.value}'")
+    as_text = property(lambda self: f"{self.column} = '{self.values[0].as_py()}'")
+    monkeypatch.setattr(Condition, "expression", as_text)
     _refill(graph, ["Ada", "Bob"])
     result = _mutate(graph, "update Note set { seen: true } where text = {}", "' OR 1=1 --", lambda text: "$x")
     assert result.affected_nodes == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from omniray.engine.base import errors
-from omniray.engine.base.errors import GraphGone, InputError, OmnirayError, RecordError
+from omniray.engine.base.errors import GraphGone, InputError, NotFound, OmnirayError, RecordError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge.keylog import KeyLog, PackedKeys
@@ -19,6 +21,7 @@ from omniray.engine.load_stager import LoadStager
 from omniray.engine.rows.arrow_stream import encode_rows
 from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import Rejection, numbered
+from omniray.engine.rows.source_files import find_file, proof_of
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.fragment_text import read_fragment
@@ -28,6 +31,7 @@ from omniray.engine.writes.part import KeysInRows, Minted, Part
 from omniray.engine.writes.part_message import decode_part, encode_part
 from omniray.engine.writes.terms import WriteTerms
 from omniray.workers import staging
+from omniray.workers.staging import FileTerms
 from tests.graphs import CITY, KNOWS, PERSON, SCHEMA, new_graph, opened
 from tests.staged_fragments import FRAGMENT, fragment_json
 from tests.stores import Root
@@ -110,14 +114,33 @@ def test_a_part_that_a_worker_staged_is_committed_by_whom_it_reaches(disk: Root)
 
 def test_a_worker_answers_with_a_message_whatever_becomes_of_its_part(disk: Root) -> None:
     with new_graph(disk) as graph:
-        given = ((graph.uri, None, graph.graph_id), LoadOptions.checked("append", "fail", None), 0, "Person", None)
-        where, *rest = given
-        for source, expected in (([{"name": "ann"}], Part), ([{"name": None}], RecordError)):
-            answer = staging._stage(where, source, *rest)  # type: ignore[arg-type]
+        where = (graph.uri, None, graph.graph_id)
+        for record, expected in (('{"name": "ann"}', Part), ('{"name": null}', RecordError)):
+            answer = staging._stage(where, _file_terms(disk, record))
             assert isinstance(answer, bytes)
             assert isinstance(decode_part(answer, graph.schema), expected)
-    gone = decode_part(staging._stage((graph.uri, None, new_ulid()), "x", *rest), _SCHEMA)  # type: ignore[arg-type]
+    gone = decode_part(staging._stage((graph.uri, None, new_ulid()), _file_terms(disk, "{}")), _SCHEMA)
     assert isinstance(gone, GraphGone)
+
+
+def test_a_worker_stages_no_file_that_its_client_has_not_shown_to_be_able_to_read(disk: Root) -> None:
+    """Whoever may ask for files of the workers' machine to be loaded could read all that they may."""
+    with new_graph(disk) as graph:
+        where = (graph.uri, None, graph.graph_id)
+        terms = _file_terms(disk, '{"name": "ann"}')
+        for other in (replace(terms, proof="0" * 64), replace(terms, source=f"{disk.uri}/nothing.jsonl")):
+            refused = decode_part(staging._stage(where, other), graph.schema)
+            assert isinstance(refused, NotFound)
+            assert refused.facts["source"] == other.source, "so that the client stages it itself"
+        Path(terms.source).write_text('{"name": "bob"}\n')
+        assert isinstance(decode_part(staging._stage(where, terms), graph.schema), NotFound), "it is another file now"
+
+
+def _file_terms(root: Root, record: str) -> FileTerms:
+    path = Path(root.uri, "rows.jsonl")
+    path.write_text(f"{record}\n")
+    options = LoadOptions.checked("append", "fail", None)
+    return FileTerms(str(path), proof_of(find_file(path)), options, 0, "Person", None)
 
 
 # What arrives is checked
