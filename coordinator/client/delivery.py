@@ -22,6 +22,8 @@ from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
     Fenced,
     InputError,
+    LineOwned,
+    NotFound,
     OmnirayError,
     OutcomeUnknown,
     Overloaded,
@@ -82,6 +84,10 @@ class Delivery:
                         raise _unknown(request) from error
                     raise
                 failed = error  # it was not even sent
+            except (LineOwned, NotFound) as error:
+                if in_doubt and "line" in error.facts:  # of the door, which has read nothing: no answer to the write
+                    raise _unknown(request) from error
+                raise
             if time.monotonic() + pause_s > deadline:
                 if in_doubt:
                     self._abandon(request)

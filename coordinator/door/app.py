@@ -93,19 +93,21 @@ class DoorApp:
         elif method == "POST":
             await self._asked(path, _headers(scope), receive, send)
         else:
-            await _send(send, 405, b"", _TEXT)
+            await _send(send, 405, b"", _TEXT, closes=True)
 
     async def _watched(self, path: str, send: Send) -> None:
+        """Answer a request without a credential, and close: only clients may keep connections, and count as such."""
         match path:
             case "/healthz":
-                await _send(send, 200, b"ok\n", _TEXT)
+                await _send(send, 200, b"ok\n", _TEXT, closes=True)
             case "/readyz":
                 ready = self._house.is_ready
-                await _send(send, 200 if ready else 503, b"ready\n" if ready else b"not ready\n", _TEXT)
+                said = b"ready\n" if ready else b"not ready\n"
+                await _send(send, 200 if ready else 503, said, _TEXT, closes=True)
             case "/metrics":
-                await _send(send, 200, self._house.metrics().encode(), _TEXT)
+                await _send(send, 200, self._house.metrics().encode(), _TEXT, closes=True)
             case _:
-                await _send(send, 404, b"", _TEXT)
+                await _send(send, 404, b"", _TEXT, closes=True)
 
     async def _asked(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
         limit = BYTES_MAX if path == WRITE else ARGUMENTS_BYTES_MAX

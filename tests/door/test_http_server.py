@@ -10,7 +10,7 @@ import pytest
 from omniray.coordinator.door import http_server
 from omniray.coordinator.door.http_server import HEAD_BYTES_MAX, HttpServer
 from omniray.engine.base.errors import StorageError
-from tests.door.houses import TIMEOUT_S, Raw, head, opened
+from tests.door.houses import TIMEOUT_S, Door, Raw, head, opened
 
 
 @pytest.fixture
@@ -27,21 +27,25 @@ def test_a_connection_that_brings_no_whole_head_in_time_is_closed(sent: bytes) -
 
 
 @pytest.mark.usefixtures("_hasty")
+def a_write(door: Door) -> bytes:
+    return head("POST", "/v1/write", {**door.headers(), "Content-Length": "3"}) + b"one"
+
+
 def test_a_connection_that_has_brought_a_head_is_kept_however_long_it_is_silent_then() -> None:
     """Its client lives; and that it is there keeps its coordinator from ending."""
-    with opened() as door, door.speak(head("GET", "/healthz", {})) as raw:
+    with opened() as door, door.speak(a_write(door)) as raw:
         assert raw.hear().status == 200
         with door.speak(b"") as another:
             assert another.hear_all() == b"", "a time has passed after which it would have been closed"
-        raw.say(head("GET", "/healthz", {}))
+        raw.say(a_write(door))
         assert raw.hear().status == 200
 
 
-@pytest.mark.parametrize("before", [b"", head("GET", "/healthz", {})], ids=["the first", "the second"])
-def test_a_head_without_end_is_refused(before: bytes) -> None:
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_head_without_end_is_refused(is_second: bool) -> None:
     """It would be kept in memory, from somebody who has not shown any credential yet."""
-    with opened() as door, door.speak(before) as raw:
-        if before:
+    with opened() as door, door.speak(a_write(door) if is_second else b"") as raw:
+        if is_second:
             assert raw.hear().status == 200
         said = b""
         try:
@@ -78,7 +82,7 @@ def test_what_is_no_http_is_refused(sent: bytes) -> None:
 def test_open_connections_are_counted() -> None:
     with opened() as door:
         assert door.server.connections == 0
-        with door.speak(head("GET", "/healthz", {})) as one, door.speak(head("GET", "/healthz", {})) as other:
+        with door.speak(a_write(door)) as one, door.speak(a_write(door)) as other:
             assert (one.hear().status, other.hear().status) == (200, 200)
             assert door.server.connections == 2
 

@@ -454,3 +454,12 @@ def test_a_durability_that_there_is_not_is_refused_before_anything_is_started(gr
 
 def test_the_secrets_of_a_store_are_not_in_the_text_of_what_a_client_starts_with() -> None:
     assert "hush" not in repr(Terms("s3://bucket/graph", {"secret_access_key": "hush"}))
+
+
+@pytest.mark.parametrize("refusal", [LineOwned("a copy", line="01K"), NotFound("no such branch", line="01K")])
+def test_a_door_that_reads_nothing_does_not_settle_a_write_in_doubt(connected: Any, refusal: OmnirayError) -> None:
+    """Its refusal is no answer to the write: the try before it may have landed."""
+    with pytest.raises(OutcomeUnknown):
+        write(connected(_Ailing([unanswered(), refusal], [None])))
+    with pytest.raises(type(refusal)):
+        write(connected(_Ailing([refusal], [None])))
