@@ -112,6 +112,8 @@ class Bench:
         work = replace(scenario.work, base_rows=min(scenario.work.base_rows, self._scale.base_rows_max))
         for writers in self._scale.writers or scenario.writers:
             for system in self._systems:
+                if scenario.systems is not None and system not in scenario.systems:
+                    continue
                 try:
                     run = race(
                         name, system, work, writers=writers, seconds=self._scale.seconds,

@@ -7,12 +7,15 @@ Systems are imported only here, so that no process holds another system's thread
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
@@ -43,9 +46,10 @@ class Session:
         self._place = Place(**spec["place"])
         self._work = Workload.from_json(spec["work"])
         self._number: int = spec["number"]
-        self._sequence = WARM_UP
+        self._sequences = itertools.count(WARM_UP)
         self._writer: Writer | None = None
         self._seen = Outcome()
+        self._noting = threading.Lock()
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one command."""
@@ -58,7 +62,7 @@ class Session:
                 self._writer = self._system.writer(self._place, self._work)
                 self._warm_up()
             case "write":
-                return {"latencies_s": [self._write_next() for _ in range(command["count"])]}
+                return {"latencies_s": [self._write(next(self._sequences)) for _ in range(command["count"])]}
             case "race":
                 return asdict(self._race(command["start_s"], command["seconds"]))
             case "close":
@@ -74,35 +78,40 @@ class Session:
         assert self._writer is not None
         return self._writer
 
-    def _write_next(self) -> float:
-        rows = batch(self._work, self._number, self._sequence)
-        self._sequence += 1
+    def _write(self, sequence: int) -> float:
+        rows = batch(self._work, self._number, sequence)
         return timed(lambda: self._opened.write(rows))
 
     def _warm_up(self) -> None:
         """Write once, not timed. Where writers conflict this may fail, and still warms up."""
         try:
-            self._write_next()
+            self._write(next(self._sequences))
             self._seen.acknowledged.append(WARM_UP)
         except Exception:  # any error of the system: the race will show it
             self._seen.failed.append(WARM_UP)
 
     def _race(self, start_s: float, seconds: float) -> Outcome:
-        """Write as fast as answers come, from a common start; the last write may end after the deadline."""
-        seen = self._seen
+        """Write as fast as answers come, from a common start; the last writes may end after the deadline."""
+        seen, count = self._seen, self._work.in_flight
         time.sleep(max(0.0, start_s - time.monotonic()))
-        while time.monotonic() < start_s + seconds and len(seen.failed) < FAILURES_MAX:
-            sequence = self._sequence
-            try:
-                latency_s = self._write_next()
-            except Exception as error:  # any error of the system is a failed write
-                seen.failed.append(sequence)
-                seen.errors[error.__class__.__name__] += 1
-            else:
-                seen.latencies_s.append(latency_s)
-                seen.ends_s.append(time.monotonic() - start_s)
-                seen.acknowledged.append(sequence)
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(lambda _: self._write_until(start_s, seconds, seen), range(count)))
         return seen
+
+    def _write_until(self, start_s: float, seconds: float, seen: Outcome) -> None:
+        while time.monotonic() < start_s + seconds and len(seen.failed) < FAILURES_MAX:
+            sequence = next(self._sequences)
+            try:
+                latency_s = self._write(sequence)
+            except Exception as error:  # any error of the system is a failed write
+                with self._noting:
+                    seen.failed.append(sequence)
+                    seen.errors[error.__class__.__name__] += 1
+            else:
+                with self._noting:
+                    seen.latencies_s.append(latency_s)
+                    seen.ends_s.append(time.monotonic() - start_s)
+                    seen.acknowledged.append(sequence)
 
     def _check(self, acknowledged: list[list[int]], failed: list[list[int]]) -> dict[str, Any]:
         found = {table: self._system.ids(self._place, table).to_pylist() for table in self._work.tables}

@@ -28,6 +28,7 @@ class Workload:
     hot: int = 0
     shared: int = 0
     base_rows: int = 0
+    in_flight: int = 1  # how many batches a writer has under way at a time
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

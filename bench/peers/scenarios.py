@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.measure import Target
-from bench.peers.goals import Bounded, Faster, Goal, times_at_least
+from bench.peers.goals import AtLeast, Bounded, Faster, Goal, times_at_least
 from bench.peers.rows import TABLES, Workload
-from bench.peers.systems import DUCKLAKE, LANCEDB, PYLANCE
+from bench.peers.systems import DUCKLAKE, LANCEDB, OURS, PYLANCE
 
 HOT_KEYS = 50
 SHARED_KEYS = 5
+IN_FLIGHT = 64
 MERGED_INTO_ROWS = 100_000
 NONE_OF_THEM = Target(0)
 BELOW_ONE = 0.999
@@ -43,6 +44,7 @@ class Scenario:
     goals: tuple[Goal, ...]
     writers: tuple[int, ...] = (1, 4, 16, 32)
     on_disk: bool = False
+    systems: tuple[str, ...] | None = None  # None: all of them
 
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -85,5 +87,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         Workload(),
         (Faster(PYLANCE, 32, times_at_least(12)), *_intact(32)),
         on_disk=True,
+    ),
+    "in-flight": Scenario(
+        f"Appends of one row, {IN_FLIGHT} of each writer under way at a time",
+        Workload(rows=1, in_flight=IN_FLIGHT),
+        (Bounded("commits/s", 4, lambda run: run.commits_per_s, AtLeast(900, unit="/s")), *_intact(4)),
+        writers=(4,),
+        systems=(OURS,),  # the others' writers take one write at a time
     ),
 }

@@ -71,20 +71,26 @@ class Link:
         One that was taken down is not started again: its clients must not undo `omniray down`. Nor is one whose graph
         is gone (`GraphGone`).
         """
-        with self._lock:
-            if self._wire is not lost:  # another thread was faster
-                return
-            deadline = time.monotonic() + timeout_s
-            while (found := self._found(deadline)) is None:
-                owner = self._branch.tip.refresh().owner
-                if owner == EMBEDDED:
-                    raise LineOwned(
-                        f"the coordinator at {lost.url} was taken down: connect again, which starts one", owner=owner
-                    )
-                left_s = max(0.1, deadline - time.monotonic())
-                starting.start(self._terms, self._branch.graph_id, self._is_served, left_s)
-            lost.close()
-            self._wire = found
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):  # of a thread that has more time for it
+            raise Unreachable(f"the coordinator at {lost.url} does not answer, and no other is found yet", url=lost.url)
+        try:
+            if self._wire is lost:  # else another thread was faster
+                self._wire = self._successor(lost, deadline)
+                lost.close()
+        finally:
+            self._lock.release()
+
+    def _successor(self, lost: Wire, deadline: float) -> Wire:
+        while (found := self._found(deadline)) is None:
+            owner = self._branch.tip.refresh().owner
+            if owner == EMBEDDED:
+                raise LineOwned(
+                    f"the coordinator at {lost.url} was taken down: connect again, which starts one", owner=owner
+                )
+            left_s = max(0.1, deadline - time.monotonic())
+            starting.start(self._terms, self._branch.graph_id, self._is_served, left_s)
+        return found
 
     def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
         """Make a call; once more, if the coordinator has been replaced or has begun anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -76,9 +77,13 @@ class _Caller:
         Wire.write = held  # type: ignore[method-assign]
         return self.add(uri, name, txn_id)
 
-    def add_persistently(self, uri: str, prefix: str, count: int) -> list[str]:
-        """Insert people one by one with the same client, each with one id until it is answered; the commit ids."""
-        return [self._added(uri, f"{prefix}-{number}", new_ulid()) for number in range(count)]
+    def add_while(self, sign: Path, uri: str, prefix: str) -> list[str]:
+        """Insert people one by one with the same client as long as a file is there; the commit ids.
+
+        Each is sent with one id until it is answered.
+        """
+        names = (f"{prefix}-{number}" for number in itertools.count())
+        return [self._added(uri, name, new_ulid()) for name in itertools.takewhile(lambda _: sign.exists(), names)]
 
     def _added(self, uri: str, name: str, txn_id: str) -> str:
         while True:

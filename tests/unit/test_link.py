@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from omniray.coordinator.client import starting
 from omniray.coordinator.client.background import Detached
 from omniray.coordinator.client.link import PATIENCE_S, Link
 from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.calls import FLUSH, NEWEST, STATUS, Call
 from omniray.coordinator.door.record import DoorRecord, FoundDoor, put_record
 from omniray.engine.base.errors import (
@@ -250,6 +252,31 @@ def test_who_comes_second_takes_what_another_thread_has_found(store: ObjectStore
     calls = len(doors.called)
     opened.found_again(lost, 60)
     assert (opened.url, len(doors.called)) == (url, calls)
+
+
+def test_who_has_less_time_does_not_wait_for_another_thread_that_looks(
+    store: ObjectStore, doors: _Doors, opened: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a write with a short time-out waits as long as one with a long one."""
+    lost, url = opened.wire, serve(store, 2)
+    looks, told = threading.Event(), threading.Event()
+    find = Link._found
+
+    def found(self: Link, deadline: float) -> Wire | None:
+        looks.set()
+        assert told.wait(60)
+        return find(self, deadline)
+
+    monkeypatch.setattr(Link, "_found", found)
+    doors.answers[url] = [9]
+    patient = threading.Thread(target=opened.found_again, args=(lost, 60))
+    patient.start()
+    assert looks.wait(60)
+    with pytest.raises(Unreachable, match="no other is found yet"):
+        opened.found_again(lost, 0.01)
+    told.set()
+    patient.join(60)
+    assert opened.url == url
 
 
 def test_one_that_was_taken_down_is_not_started_again_by_its_clients(
