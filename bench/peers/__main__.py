@@ -24,6 +24,7 @@ from rich.console import Console
 from bench.measure import REPOSITORY, Section, print_section
 from bench.peers.alone import FULL, QUICK, Sizes, flat, single
 from bench.peers.crew import RunFailed, member
+from bench.peers.fairness import fairness
 from bench.peers.goals import figures
 from bench.peers.race import Run, race
 from bench.peers.report import Report, append_history, print_processors, print_runs, write_report
@@ -33,7 +34,7 @@ from bench.peers.systems import NAMES, Place
 from bench.plot import Panel, svg
 
 BULK = "bulk"
-ALONE = {"single": single, "flat": flat}
+ALONE = {"single": single, "flat": flat, "fairness": fairness}
 PARTS = (*SCENARIOS, *ALONE, BULK)
 WIDTH_MIN = 140
 

@@ -19,7 +19,7 @@ FLAT = times(1.1)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The number of timed writes of each system, and the lengths of the two histories.
+    """The number of timed writes of each system, the lengths of the two histories, and of each race.
 
     The newest fragments of table and lineage are rewritten until they hold 1,024 rows, so the two lengths differ by a
     multiple of that: only then are both equally full.
@@ -28,10 +28,11 @@ class Sizes:
     timed: int
     young: int
     old: int
+    seconds: float
 
 
-FULL = Sizes(timed=32, young=100, old=100 + 5 * 1024)
-QUICK = Sizes(timed=2, young=2, old=4)
+FULL = Sizes(timed=32, young=100, old=100 + 5 * 1024, seconds=10.0)
+QUICK = Sizes(timed=2, young=2, old=4, seconds=0.5)
 
 
 def single(systems: Sequence[str], sizes: Sizes, delay_ms: float) -> Section:

@@ -92,7 +92,8 @@ class Session:
 
     def _race(self, start_s: float, seconds: float) -> Outcome:
         """Write as fast as answers come, from a common start; the last writes may end after the deadline."""
-        seen, count = self._seen, self._work.in_flight
+        seen, self._seen = self._seen, Outcome()
+        count = self._work.in_flight
         time.sleep(max(0.0, start_s - time.monotonic()))
         with ThreadPoolExecutor(count) as threads:
             list(threads.map(lambda _: self._write_until(start_s, seconds, seen), range(count)))

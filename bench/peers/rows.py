@@ -29,6 +29,7 @@ class Workload:
     shared: int = 0
     base_rows: int = 0
     in_flight: int = 1  # how many batches a writer has under way at a time
+    tenants: int = 0  # how many tenants a writer calls itself in turns; with 0 it names none
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,6 +46,7 @@ class Batch:
     tables: tuple[str, ...]
     rows: pa.Table
     merge: bool
+    tenant: str = ""
 
 
 def own_keys(work: Workload, writer: int, sequence: int) -> list[str]:
@@ -65,7 +67,8 @@ def base_key(row: int) -> str:
 
 def batch(work: Workload, writer: int, sequence: int) -> Batch:
     """The batch of a writer with a sequence number."""
-    return Batch(work.tables, rows_of(keys(work, writer, sequence), age=sequence % 100), work.merge)
+    tenant = f"tenant-{sequence % work.tenants}" if work.tenants else ""
+    return Batch(work.tables, rows_of(keys(work, writer, sequence), age=sequence % 100), work.merge, tenant)
 
 
 def base(work: Workload) -> pa.Table:

@@ -62,7 +62,8 @@ class OurWriter:
 
     def write(self, batch: Batch) -> None:
         rows = _records(batch.rows)
-        self._graph.load(dict.fromkeys(batch.tables, rows), mode="merge" if batch.merge else "append")
+        mode = "merge" if batch.merge else "append"
+        self._graph.load(dict.fromkeys(batch.tables, rows), mode=mode, tenant=batch.tenant)
 
     def close(self) -> None:
         self._graph.close()
