@@ -32,6 +32,7 @@ ENGINE = {
     "recovery": "base store schema line rows tables history judge commit",
     "maintenance": "base store schema line rows tables history judge commit",
     "reading": "base store schema line rows tables history",
+    "branches": "base store schema line rows tables history judge commit reading",
 }
 COORDINATOR = {
     "rounds": "",

@@ -1,0 +1,1 @@
+"""Branches of a graph and their merge."""
