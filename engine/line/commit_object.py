@@ -8,6 +8,8 @@ read the graph. This module holds the value and every decision about it, without
     first_of        the first object of a branch, from its binding in main's line
     change_owner    the object that takes the line over, hands it back, or fences everything under way
     follow_with     the object that records a remark without changing a table
+    rebind          the object of main's line that changes which branches there are
+    close           the object that ends a branch's line
     unlawful        why an object may not follow S
     fate            what a put's answer means, given what is seen at S+1
     belonging       which of the objects found are the line, and which are strays
@@ -118,7 +120,10 @@ class SchemaRef:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A branch as main's line knows it, by its name: which line it is, and where it left its parent."""
+    """A branch as main's line knows it, by its name: which line it is, and where it left its parent.
+
+    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is about to be closed.
+    """
 
     ulid: StoredName
     parent: StoredName
@@ -130,6 +135,9 @@ class Binding:
     head_at_us: int
     swept_before_us: int = 0
     later: Later = field(default=msgspec.UNSET, hash=False)
+    actor: str = ""
+    at_us: int = 0  # when it was created
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,7 @@ class CommitObject:
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
     going: tuple[StoredName, ...] = ()  # closed lines that are about to be cleaned up
     policy: Mapping[str, str] = field(default_factory=dict)  # `durability` of the owner, if more than usual; its `door`
+    closed: bool = False  # the branch was deleted: nothing follows this object
     format: int = FORMAT
     later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are
 
@@ -276,10 +285,23 @@ def change_owner(
     return replace(follow_with(newest, Remark(op_id)), epoch=newest.epoch + 1, owner=owner, policy=policy)
 
 
+def rebind(newest: CommitObject, *, op_id: str, bindings: Mapping[str, Binding], commit: Commit) -> CommitObject:
+    """The object after `newest` of main's line that changes which branches there are; `commit` records who did it."""
+    said = follow(newest, op_id=op_id, changed={}, commits=(commit,), finalised_through=0)
+    return replace(said, bindings=bindings)
+
+
+def close(newest: CommitObject, *, op_id: str) -> CommitObject:
+    """The object that ends a branch's line after `newest`: everything under way is fenced, and nothing may follow."""
+    return replace(change_owner(newest, op_id=op_id, owner=EMBEDDED), closed=True)
+
+
 def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
     """Why `candidate` may not follow `newest`, or None if it may."""
     same_owner = (candidate.epoch, candidate.owner) == (newest.epoch, newest.owner)
     changes_owner = candidate.epoch == newest.epoch + 1 and not candidate.commits
+    if newest.closed:
+        return f"may not follow {newest.seq}, which closes the line"
     if candidate.line != newest.line:
         return f"is of line {candidate.line}, not of {newest.line}"
     if candidate.seq != newest.seq + 1:

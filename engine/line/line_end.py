@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
+from omniray.engine.base.errors import BranchGone, FormatMismatch, InvariantViolation, OutcomeUnknown, StorageError
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import (
@@ -131,11 +131,12 @@ class Tip:
     def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
         """Put the object that `build` makes of the newest one, built again after a lost race; None if it made none.
 
-        For objects that change no table: building one again costs nothing.
+        For objects that change no table: building one again costs nothing. Raises `BranchGone` if the line is closed.
         """
         self._refuse_gone()  # a write checks this beside its staging; an object that changes no table has none
         for tries in range(EXTEND_TRIES_MAX):
-            ours = build(self.refresh())
+            refuse_closed(self.refresh())
+            ours = build(self.newest)
             if ours is None:
                 return None
             if self._put_anew(ours) is Fate.LANDED:
@@ -145,10 +146,12 @@ class Tip:
         raise StorageError(f"lost {EXTEND_TRIES_MAX} races for the next number of the line; try again")
 
     def _put_anew(self, ours: CommitObject) -> Fate:
-        """Put an object without commits: it may be put again, so an unclear answer is a failure like any other."""
+        """Put an object. One without commits may be put again, so an unclear answer is a failure like any other."""
         try:
             return self.put(ours)
         except OutcomeUnknown as error:
+            if ours.commits:
+                raise
             raise StorageError(
                 f"no clear answer from the store to object {ours.seq} of the line, which changes no table; try again"
             ) from error
@@ -204,6 +207,16 @@ class Tip:
         if not ours.commits:  # the lineage does not show it; its remark can be recorded again
             return False
         return self._is_folded(ours)
+
+
+def refuse_closed(newest: CommitObject) -> None:
+    """Raise if the line has ended: its branch was deleted."""
+    if newest.closed:
+        raise BranchGone(
+            f"the branch {newest.line} was deleted; nothing was written. A branch that has its name now is another one: "
+            "open that one to go on",
+            line=newest.line,
+        )  # fmt: skip
 
 
 def _unknown(ours: CommitObject) -> OutcomeUnknown:

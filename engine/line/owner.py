@@ -13,7 +13,7 @@ from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import Process, is_known_dead, this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_object import DURABILITY, EMBEDDED, CommitObject, change_owner
-from omniray.engine.line.line_end import Tip
+from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.store.object_store import Durability
 
 _SEPARATOR = "|"
@@ -89,7 +89,8 @@ def release(tip: Tip, owner: str) -> None:
 
 
 def refuse_stranger(owner: str, newest: CommitObject) -> None:
-    """Raise if `owner` may not put after `newest`: it is fenced, or has to write through the coordinator."""
+    """Raise if `owner` may not put after `newest`: it is fenced, has to write through the coordinator, or is too late."""
+    refuse_closed(newest)
     if newest.owner == owner:
         return
     if owner != EMBEDDED:
