@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import GraphGone, NotFound
+from omniray.engine.base.errors import BranchGone, GraphGone, NotFound
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.commit_object import CommitObject, first_of
 from omniray.engine.line.graph_identity import read_identity
 from omniray.engine.store.object_store import ObjectStore
+
+_ID_SHOWN_CHARS = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,32 @@ def _bound(main: CommitObject, name: str) -> BranchId:
         known = ", ".join((MAIN, *main.bindings))
         raise NotFound(f"no branch {name!r}; this graph has {known}", branch=name)
     return BranchId(name, main.bindings[name].ulid)
+
+
+def find_line(
+    store: ObjectStore, line: str, *, main: CommitObject | None = None, read_only: bool = False
+) -> BranchHead:
+    """The branch whose line has this ULID, whatever its name is by now; raises `BranchGone` if it was deleted.
+
+    `main` is the newest object of main's line, for a caller that has just read it.
+    """
+    if main is None:
+        found = find_branch(store)
+        if found.branch.ulid == line:
+            return found
+        main = found.newest
+    name, binding = next(((n, b) for n, b in main.bindings.items() if b.ulid == line and not b.deleting), ("", None))
+    if binding is None:
+        raise BranchGone(
+            f"the branch with the id {line[:_ID_SHOWN_CHARS]} was deleted, or is no branch of this graph; nothing was "
+            "written",
+            line=line[:_ID_SHOWN_CHARS],
+        )
+    log = CommitLog(store, BranchId(name, line))
+    read_at = suspension_aware_clock()
+    newest = log.newest()
+    if newest is None:
+        newest = first_of(binding)
+        if not read_only:
+            log.put(newest)
+    return BranchHead(main.line, log.branch, log, newest, read_at)

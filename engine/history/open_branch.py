@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.history.accepted_schema import AcceptedSchema, read_schema
-from omniray.engine.history.branch_head import find_branch
+from omniray.engine.history.branch_head import BranchHead, find_branch, find_line
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.line.branch_id import MAIN, BranchId
@@ -79,7 +79,15 @@ class OpenBranch:
 
 def open_branch(store: ObjectStore, name: str = MAIN) -> OpenBranch:
     """Open a branch of the graph in a store."""
-    found = find_branch(store, name)
+    return _opened(store, find_branch(store, name))
+
+
+def open_line(store: ObjectStore, line: str, *, main: CommitObject | None = None) -> OpenBranch:
+    """Open the branch whose line has this ULID (`find_line`): its name may have changed, or be another branch's."""
+    return _opened(store, find_line(store, line, main=main))
+
+
+def _opened(store: ObjectStore, found: BranchHead) -> OpenBranch:
     accepted = read_schema(store, found.newest.schema)
     return OpenBranch.at(
         store, found.graph_id, found.branch, accepted, found.newest, log=found.log, read_at=found.read_at
