@@ -75,7 +75,7 @@ class LoadStager:
 
     def judge(self, intent: LoadIntent) -> tuple[Resolution, dict[str, int]]:
         """Resolve a load on the newest state; returns the table versions that the resolution depends on, too."""
-        newest = self._branch.tip.refresh()
+        newest = self._branch.newest()
         state = PinnedState(self._branch.cache, newest)
         resolution = intent.resolve(state)
         return resolution, {key: newest.pins[key].version for key in state.consulted | resolution.tables.keys()}

@@ -35,6 +35,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     schema_hash: str
     fresh: bool
     began: int = 0
+    message: str = ""
 
 
 class LoadMessage(_Message, frozen=True, kw_only=True, tag="load"):

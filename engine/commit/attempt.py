@@ -180,15 +180,19 @@ class Described(Protocol):
     @property
     def payload_hash(self) -> str: ...
 
+    @property
+    def message(self) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class SystemWrite:
-    """A write that is never sent again: creation, repair."""
+    """A write that is no intent: creation, repair, a verb of branches. Without a hash it is never sent again."""
 
     commit_id: str
     kind: str
     author: Author
     payload_hash: str = ""
+    message: str = ""
 
 
 def commit_time_us(base: CommitObject) -> int:
@@ -214,4 +218,5 @@ def commit_of(
         nodes=affected.nodes,
         edges=affected.edges,
         rejected=rejected,
+        message=write.message,
     )

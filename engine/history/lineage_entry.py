@@ -77,5 +77,10 @@ def _lineage(commit: Commit, parent: str, obj: CommitObject) -> LineageEntry:
     )
 
 
+def us_of(at: datetime) -> int:
+    """A time as microseconds since 1970."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
 def time_of(since_epoch_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=since_epoch_us)

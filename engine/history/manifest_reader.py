@@ -136,6 +136,14 @@ class ManifestReader:
             rows += select(is_a("table_version") & within(start, seq)).to_pylist()
             return {row["table_key"]: pin_of(row) for row in sorted(rows, key=lambda row: row["seq"])}
 
+    def change_numbers(self, after: int, through: int) -> list[int]:
+        """The numbers in a range of all commits that changed tables, in order; one for each commit."""
+        of_either = is_a("graph_commit") | is_a("table_version")
+        rows = self._rows(of_either & within(after, through), columns=["object_type", "seq"])
+        changes = rows.filter(is_a("table_version"))["seq"]
+        commits = rows.filter(is_a("graph_commit"))["seq"]
+        return sorted(commits.filter(pc.is_in(commits, value_set=changes)).to_pylist())
+
     def steps(self, after: int, through: int) -> list[Step]:
         """What a range of numbers introduced, oldest first; numbers that changed no table are left out.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.history.accepted_schema import AcceptedSchema, read_schema
+from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.branch_head import BranchHead, find_branch, find_line
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
@@ -12,7 +13,7 @@ from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.graph_identity import refuse_gone
-from omniray.engine.line.line_end import Tip
+from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.schema.types import Schema
 from omniray.engine.store.object_store import ObjectStore
@@ -33,6 +34,7 @@ class OpenBranch:
     manifest: Manifest
     tip: Tip
     lineage: Lineage
+    ancestry: Ancestry
     sidecars: Sidecars
     storage: TableStorage
     cache: TableCache
@@ -56,8 +58,9 @@ class OpenBranch:
             log, newest, is_folded=manifest.is_folded, refuse_gone=lambda: refuse_gone(store, graph_id), read_at=read_at
         )
         storage = TableStorage(store, branch.ulid, graph_id)
+        lineage = Lineage(log, manifest, lambda: refuse_closed(tip.refresh()))
         return cls(
-            store, graph_id, branch, accepted, log, manifest, tip, Lineage(log, manifest, tip.refresh),
+            store, graph_id, branch, accepted, log, manifest, tip, lineage, Ancestry(store, graph_id, log, lineage),
             Sidecars(store), storage, TableCache(storage, accepted.schema),
         )  # fmt: skip
 
@@ -70,16 +73,20 @@ class OpenBranch:
         """The hash that a write made elsewhere is checked against."""
         return self.accepted.ref.hash
 
+    def newest(self) -> CommitObject:
+        """The newest object of the line; raises `BranchGone` if the branch was deleted."""
+        return refuse_closed(self.tip.refresh())
+
     def open_newest(self, table_key: str) -> Table:
         """A table as it is now."""
-        newest = self.tip.refresh()
+        newest = self.newest()
         pin = newest.pins[table_key]
         return self.cache.open(table_key, pin, is_final=newest.is_final(pin))
 
 
-def open_branch(store: ObjectStore, name: str = MAIN) -> OpenBranch:
-    """Open a branch of the graph in a store."""
-    return _opened(store, find_branch(store, name))
+def open_branch(store: ObjectStore, name: str = MAIN, *, read_only: bool = False) -> OpenBranch:
+    """Open a branch of the graph in a store; with `read_only` nothing is written."""
+    return _opened(store, find_branch(store, name, read_only=read_only))
 
 
 def open_line(store: ObjectStore, line: str, *, main: CommitObject | None = None) -> OpenBranch:

@@ -122,7 +122,7 @@ class SchemaRef:
 class Binding:
     """A branch as main's line knows it, by its name: which line it is, and where it left its parent.
 
-    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is about to be closed.
+    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is closed next.
     """
 
     ulid: StoredName
@@ -167,6 +167,8 @@ class CommitObject:
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
     going: tuple[StoredName, ...] = ()  # closed lines that are about to be cleaned up
     policy: Mapping[str, str] = field(default_factory=dict)  # `durability` of the owner, if more than usual; its `door`
+    parent: StoredName = ""  # the line that the branch began on; main has none
+    parent_seq: int = 0  # the number there
     closed: bool = False  # the branch was deleted: nothing follows this object
     format: int = FORMAT
     later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are
@@ -206,6 +208,8 @@ def first_of(binding: Binding) -> CommitObject:
         head_at_us=binding.head_at_us,
         swept_before_us=binding.swept_before_us,
         contains={**binding.contains, binding.ulid: 1},
+        parent=binding.parent,
+        parent_seq=binding.parent_seq,
     )
 
 

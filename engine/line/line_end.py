@@ -209,14 +209,15 @@ class Tip:
         return self._is_folded(ours)
 
 
-def refuse_closed(newest: CommitObject) -> None:
-    """Raise if the line has ended: its branch was deleted."""
+def refuse_closed(newest: CommitObject) -> CommitObject:
+    """The same object, unless it ends the line: then its branch was deleted, and `BranchGone` is raised."""
     if newest.closed:
         raise BranchGone(
-            f"the branch {newest.line} was deleted; nothing was written. A branch that has its name now is another one: "
-            "open that one to go on",
+            f"the branch with the id {newest.line} was deleted; nothing was written. A branch that has its name now is "
+            "another one: open that one to go on",
             line=newest.line,
-        )  # fmt: skip
+        )
+    return newest
 
 
 def _unknown(ours: CommitObject) -> OutcomeUnknown:

@@ -59,13 +59,13 @@ class Changes:
     """Reads the change feed of a branch; nothing is ever written."""
 
     def __init__(self, branch: OpenBranch) -> None:
-        self._lineage, self._tip, self._cache = branch.lineage, branch.tip, branch.cache
+        self._lineage, self._newest, self._cache = branch.lineage, branch.newest, branch.cache
         self.schema = branch.schema
         self._last: dict[str, Table] = {}  # the version after a step is the version before the next one
 
     def newest_seq(self, reached: int = BEGINNING) -> int:
         """The number of the newest step, for a reader that has read up to `reached`."""
-        newest = self._tip.refresh()
+        newest = self._newest()
         _check_range(reached, reached, newest)
         return newest.seq
 
@@ -87,7 +87,7 @@ class Changes:
 
     def steps(self, after: int, through: int, types: Collection[str] | None = None) -> Iterator[TableStep]:
         """Which tables changed in these steps, and from which version to which; no row is read."""
-        newest = self._tip.refresh()
+        newest = self._newest()
         _check_range(after, through, newest)
         keys = {t.table_key for t in self.schema} if types is None else {self.schema.type(t).table_key for t in types}
         pins = self._lineage.pins_at(after, newest)

@@ -66,7 +66,7 @@ class LoadIntent:
         self.resubmittable = terms.txn_id is not None
         # The rows of parts come in any order, which may differ in a second try: they can't be hashed.
         self._payload = None if terms.txn_id is None or in_parts else LoadPayload(options.mode)
-        self.author = terms.author
+        self.author, self.message = terms.author, terms.message
         self.expected_versions = terms.expected_versions
         self._tables, self._schema, self._options = tables, tables.schema, options
         self._lease = tables.new_lease()
@@ -192,7 +192,7 @@ class LoadIntent:
             return None
         header = Header(
             self.commit_id, self.kind, self.author, self.expected_versions, self.payload_hash, schema_hash,
-            fresh=not self.resubmittable,
+            fresh=not self.resubmittable, message=self.message,
         )  # fmt: skip
         rejected = self._rejects.count if self._rejects is not None else 0
         return LoadRequest(header, self._options, rejected, self._log.packed(), rows)

@@ -462,7 +462,7 @@ def test_what_is_not_folded_is_not_pruned(
     pruned = prune.prune(store, left.log, left.newest(), folded, now_us=LONG_AFTER_US, keep=1)
     assert pruned == (0 if has_guard else 2)
     with contextlib.nullcontext() if has_guard else pytest.raises(InvariantViolation, match="does not reach down"):
-        assert [entry.kind for entry in opened().lineage.entries(None)] == ["Mutation"] * 3 + ["Init"]
+        assert [entry.kind for entry in opened().branch.ancestry.entries()] == ["Mutation"] * 3 + ["Init"]
 
 
 @with_twin
