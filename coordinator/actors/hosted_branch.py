@@ -5,6 +5,7 @@ It has no actors and no door of its own, and begins no life after its branch was
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -13,9 +14,12 @@ from omniray.coordinator.actors.line_service import LineService
 from omniray.coordinator.actors.queue_actor import LineQueues
 from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
-from omniray.engine.base.errors import GraphGone, OmnirayError
+from omniray.engine.base.errors import BranchGone, GraphGone, OmnirayError
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.line_end import refuse_closed
+
+log = logging.getLogger("omniray")
 
 Opens: TypeAlias = Callable[[str], tuple[OpenBranch, str, str]]
 """Opens a line: the branch, who is to own it, and its durability."""
@@ -45,6 +49,15 @@ class HostedBranch(LineService):
     @property
     def name(self) -> str:
         return self.branch.branch.name
+
+    def look_again(self) -> None:
+        """End if the branch was deleted: its writers are told now, not when they write again."""
+        try:
+            refuse_closed(self.branch.tip.another().refresh())
+        except BranchGone as gone:
+            self.publisher.end(gone)
+        except OmnirayError as error:  # the next round will see
+            log.warning("event=not_looked_at line=%s error=%s", self.line, error)
 
     def leave(self) -> None:
         """Finish what is under way, hand the line back and close everything.

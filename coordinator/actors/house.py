@@ -20,11 +20,22 @@ from omniray.coordinator.actors.metrics import exposition
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import Reply
-from omniray.coordinator.door.calls import Call, OfWrite, RepairTerms, StageTerms, SweepTerms
+from omniray.coordinator.door.calls import (
+    Call,
+    CreateTerms,
+    DeleteTerms,
+    OfWrite,
+    RenameTerms,
+    RepairTerms,
+    StageTerms,
+    SweepTerms,
+)
 from omniray.coordinator.door.status import Rates, Status
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, OmnirayError
+from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branches.branches import BranchChange, Branches
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part_message import encode_part
@@ -65,6 +76,9 @@ class CoordinatorHouse:
             calls.STATUS: lambda line, _: self._status(line),
             calls.SWEEP: lambda _, terms: self._sweep(terms),
             calls.DOWN: lambda _, __: self.down(),
+            calls.BRANCH_CREATE: lambda _, terms: self._of.change_branches(partial(_create, terms)),
+            calls.BRANCH_DELETE: lambda _, terms: self._of.change_branches(partial(_delete, terms)),
+            calls.BRANCH_RENAME: lambda _, terms: self._of.change_branches(partial(_rename, terms)),
         }
 
     @property
@@ -278,3 +292,23 @@ def _hold(of: LineService, asked: OfWrite) -> None:
 
 def _repair(of: LineService, terms: RepairTerms) -> Any:
     return of.repair(terms)
+
+
+def _create(terms: CreateTerms, branches: Branches) -> BranchChange:
+    return branches.create(
+        terms.name, terms.start, author=Author(terms.actor, terms.tenant), message=terms.message, txn_id=terms.txn_id
+    )
+
+
+def _delete(terms: DeleteTerms, branches: Branches) -> BranchChange:
+    return branches.delete(
+        terms.name, force=terms.force, author=Author(terms.actor, terms.tenant), message=terms.message,
+        txn_id=terms.txn_id,
+    )  # fmt: skip
+
+
+def _rename(terms: RenameTerms, branches: Branches) -> BranchChange:
+    return branches.rename(
+        terms.name, terms.new_name, author=Author(terms.actor, terms.tenant), message=terms.message,
+        txn_id=terms.txn_id,
+    )  # fmt: skip

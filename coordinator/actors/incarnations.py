@@ -8,9 +8,12 @@ lines of other branches name the same owner; their clients come through the same
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.gauges import Gauges
@@ -22,11 +25,16 @@ from omniray.coordinator.actors.queue_actor import RemoteQueues
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.record import DoorRecord, delete_records, put_record
 from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, StorageError, Unreachable
+from omniray.engine.branches.branches import Branches
 from omniray.engine.history.branch_head import BranchHead
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation, durability_after, is_owner_known_dead
 from omniray.engine.store.object_store import Durability
+
+log = logging.getLogger("omniray")
+
+T = TypeVar("T")
 
 
 class HasLeft(Unreachable):
@@ -72,6 +80,8 @@ class Incarnations(LineService):
         taken = self._begin_on(branch, owner, self.storage.durability, door=self._door.digest)
         with contextlib.suppress(StorageError):  # they open nothing any more; the next incarnation deletes them
             delete_records(branch.store, taken.epoch)
+        if any(binding.deleting for binding in taken.bindings.values()):
+            threading.Thread(target=self._finish_deletions, name="omniray-finish-deletions", daemon=True).start()
 
     def _taken_over(self, taken: CommitObject) -> None:
         self.door_places.add(put_record(self.branch.store, self._door, taken.epoch))
@@ -138,6 +148,29 @@ class Incarnations(LineService):
                 epoch=main.epoch, owner=main.owner,
             )  # fmt: skip
         return self._opener.opened(line, main=main), self._owner, self.storage.durability
+
+    def change_branches(self, carry_out: Callable[[Branches], T]) -> T:
+        """Carry out a verb that changes which branches there are; no round of main is under way meanwhile."""
+        publisher = self.admit()
+        try:
+            with publisher.held():
+                return carry_out(Branches(self.branch, self._tip, publisher.steps.notice, owner=self._owner))
+        finally:
+            self._end_deleted()
+
+    def _finish_deletions(self) -> None:
+        """Delete the branches whose deletion the last incarnation has begun; else who wants their names does."""
+        try:
+            self.change_branches(Branches.finish)
+        except OmnirayError as error:
+            log.warning("event=deletions_not_finished error=%s", error)
+
+    def _end_deleted(self) -> None:
+        """Tell the writers of branches that were deleted just now, who would learn it from their next round."""
+        bound = {binding.ulid for binding in self.publisher.newest.bindings.values() if not binding.deleting}
+        for branch in self.hosted.open:
+            if branch.line not in bound:
+                branch.look_again()
 
     def look_at(self, line: str) -> BranchHead:
         """A branch as it is in storage, for whoever does not want to write to it; nothing is put."""
