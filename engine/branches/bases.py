@@ -1,8 +1,8 @@
 """The best common ancestors of two states, by their vectors alone: nothing is walked.
 
 A vector says which number of which line a state includes. What two states have in common is the pointwise minimum of
-their vectors; the best of it is what no other common state includes. There is one, unless both sides merged each other's
-work before (criss-cross).
+their vectors; the best of it is what no other common state includes. There is one, unless both sides merged each
+other's work before (criss-cross).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`__manifest`: the line made queryable, as one Lance dataset.
 
 Rows are registrations (`table`), pins (`table_version`, `graph_pins`), lineage (`graph_commit`), what the line includes
-of others (`graph_vector`), recoveries (`graph_recovery`) and one `graph_head:<branch>`, which says up to which number the line has been folded in. Phase D
-folds objects in batches, so the commit rate of this table is not the graph's. A fold is one Lance Update that removes
-the head fragment it read and adds the next one: a true compare-and-swap, so that each object is folded exactly once
-however many processes try.
+of others (`graph_vector`), recoveries (`graph_recovery`) and one `graph_head:<branch>`, which says up to which number
+the line has been folded in. Phase D folds objects in batches, so the commit rate of this table is not the graph's. A
+fold is one Lance Update that removes the head fragment it read and adds the next one: a true compare-and-swap, so that
+each object is folded exactly once however many processes try.
 
 No process owns it: while it does not exist nothing is folded, and the first fold creates it. Before recoveries are
 folded they are recorded in the audit, so every folded recovery is audited too.

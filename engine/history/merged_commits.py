@@ -1,10 +1,10 @@
 """Finds commits that came to a line with its merges, on the lines where they landed.
 
-A write that landed on a branch must not be applied again where that branch was merged into. Its id is not in the target's
-own lineage, so it is looked for in the lines that merges took in. Most ids that are looked for are new, and a line may
-have merged a thousand branches: only those are asked that were merged since a day before the time in the id, and what
-was read of a line is kept, since it never changes. So a look-up costs nothing on a line without merges, and next to
-nothing after the first one.
+A write that landed on a branch must not be applied again where that branch was merged into. Its id is not in the
+target's own lineage, so it is looked for in the lines that merges took in. Most ids that are looked for are new, and a
+line may have merged a thousand branches: only those are asked that were merged since a day before the time in the id,
+and what was read of a line is kept, since it never changes. So a look-up costs nothing on a line without merges, and
+next to nothing after the first one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class OtherLines:
             since_us = min(min(time_us_of(one), self._now_us()) for one in commit_ids) - CLOCKS_US_MAX
             before = self._before(since_us, others, newest, lineage)
             raised = {line: number for line, number in others.items() if number > before.get(line, 0)}
-            return [e for line, number in raised.items() for e in self._on(line, before.get(line, 0), number, commit_ids)]
+            return [
+                e for line, number in raised.items() for e in self._on(line, before.get(line, 0), number, commit_ids)
+            ]
 
     def _before(self, since_us: int, others: Vector, newest: CommitObject, lineage: Lineage) -> Vector:
         """What the line included of others before a time; at least what it began with, which is no merge."""

@@ -95,6 +95,7 @@ class Commit:
     rejected: int = 0
     message: str = ""
     merged: tuple[MergedParent, ...] = ()
+    outcome: str = ""  # what a merge came to
     later: Later = field(default=msgspec.UNSET, hash=False)
 
 
