@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -28,10 +28,12 @@ from omniray.engine.branches.merge_result import MergeResult, MergeTerms, Outcom
 from omniray.engine.branches.states import LineState, States
 from omniray.engine.commit.attempt import Attempts, SystemWrite, commit_of, commit_time_us
 from omniray.engine.commit.staging import Base, Taken, drifted
+from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import moved
 from omniray.engine.judge.resolution import TableWrite, refuse_swept
+from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_object import (
     EMBEDDED,
     NOTHING_MORE,
@@ -88,10 +90,36 @@ class Operation:
         nodes, edges = verdict.affected.nodes, verdict.affected.edges
         return replace(result, affected_nodes=nodes, affected_edges=edges, tables=verdict.tables)
 
+    def is_included(self, head: CommitObject) -> bool:
+        """Whether a head of the target includes the source already."""
+        return self.bases is None and includes(head.contains, self.source.place)
+
     def payload_hash(self, target: str, terms: MergeTerms, seq: int) -> str:
         """The hash by which a repetition is known; a branch that was named by its head may have gone on since."""
         named = self.named.place
         return hash_of([self.kind, named.line, named.seq if self.named.is_named else seq, target, terms.on_conflict])
+
+
+def merge_of(target: BranchId, source: LineState) -> Operation:
+    """The merge of a state into a branch."""
+    line, seq = source.place
+    if line == target.ulid:
+        raise InputError(
+            f"can't merge the branch {target} into itself: name another branch, or a commit of one", branch=target.name
+        )
+    what = f"can't merge commit {source.commit_id} into {target}"
+    parent = MergedParent(line, seq, source.commit_id)
+    return Operation(KIND, what, source, source, (parent,), source.contains)
+
+
+def foretell(branch: OpenBranch, head: CommitObject, operation: Operation, terms: MergeTerms) -> MergeResult:
+    """What an operation on a branch with this head would do, conflicts included; nothing is written."""
+    if operation.is_included(head):
+        return operation.result(Outcome.ALREADY_UP_TO_DATE)
+    with closing(States(branch)) as states:
+        plan = MergePlan(branch, states, operation.source, terms.on_conflict, staging=None, bases=operation.bases)
+        with closing(plan):
+            return _foretold(operation, plan.on(head))
 
 
 class Merger:
@@ -117,37 +145,7 @@ class Merger:
 
     def merge(self, source: LineState, terms: MergeTerms) -> MergeResult:
         """Merge a state into the branch; raises `MergeConflicts` if both sides disagree: then nothing is written."""
-        return self.carry_out(self._merge_of(source), terms)
-
-    def preview(self, source: LineState, terms: MergeTerms) -> MergeResult:
-        """What a merge would do now, conflicts included; nothing is written."""
-        return self.foretell(self._merge_of(source), terms)
-
-    def _merge_of(self, source: LineState) -> Operation:
-        line, seq = source.place
-        if line == self._branch.branch.ulid:
-            raise InputError(
-                f"can't merge the branch {self._branch.branch} into itself: name another branch, or a commit of one",
-                branch=self._branch.branch.name,
-            )
-        parent = MergedParent(line, seq, source.commit_id)
-        what = f"can't merge commit {source.commit_id} into {self._branch.branch}"
-        return Operation(KIND, what, source, source, (parent,), source.contains)
-
-    def foretell(self, operation: Operation, terms: MergeTerms) -> MergeResult:
-        """What an operation would do now."""
-        head = refuse_closed(self._tip.refresh())
-        if self._is_included(operation, head):
-            return operation.result(Outcome.ALREADY_UP_TO_DATE)
-        with _states(self._branch) as states:
-            plan = MergePlan(
-                self._branch, states, operation.source, terms.on_conflict, staging=None, bases=operation.bases
-            )
-            try:
-                verdict = plan.on(head)
-            finally:
-                plan.close(used=False)
-        return _foretold(operation, verdict)
+        return self.carry_out(merge_of(self._branch.branch, source), terms)
 
     def carry_out(self, operation: Operation, terms: MergeTerms) -> MergeResult:
         """Carry out an operation exactly once."""
@@ -160,9 +158,9 @@ class Merger:
         if (known := self._known(operation, terms, write, head)) is not None:
             return known
         refuse_stranger(self._owner, head)
-        if self._is_included(operation, head):
+        if operation.is_included(head):
             return operation.result(Outcome.ALREADY_UP_TO_DATE)
-        with _states(self._branch) as states:
+        with closing(States(self._branch)) as states:
             work = _Work(self._branch, states, operation, terms, write, head)
             try:
                 work.lease(head)
@@ -183,7 +181,7 @@ class Merger:
                 return known
             self._refuse_withdrawn(work, head)
             refuse_stranger(self._owner, head)
-            if self._is_included(operation, head):
+            if operation.is_included(head):
                 return operation.result(Outcome.ALREADY_UP_TO_DATE)
             work.lease(head)
             verdict = work.plan.on(head)
@@ -222,7 +220,7 @@ class Merger:
             return None
         commit = commit_of(
             write, commit_time_us(base), verdict.changes, verdict.affected,
-            merged=operation.merged, outcome=_outcome(verdict),
+            merged=operation.merged, outcome=_outcome(operation, verdict),
         )  # fmt: skip
         through = self._finaliser.finalised_through
         ours = self._attempts.follow(attempt, (commit,), finalised_through=through, contains=operation.contains)
@@ -246,8 +244,13 @@ class Merger:
         elif not isinstance(failure, StorageError) or not moved(tables, base, newest):
             raise failure
 
-    def _is_included(self, operation: Operation, head: CommitObject) -> bool:
-        return operation.bases is None and includes(head.contains, operation.source.place)
+    def first_outcome(self, txn_id: str) -> MergeResult | None:
+        """The first outcome of a merge that has this id, for a caller whose source is not there any more."""
+        found = self._branch.lineage.commit(checked_txn_id(txn_id))
+        if found is None or found.entry.kind != KIND:
+            return None
+        source = found.entry.merged[0].commit_id if found.entry.merged else ""
+        return _repeated(MergeResult(Outcome.MERGED, None, source), found)
 
     def _known(
         self, operation: Operation, terms: MergeTerms, write: SystemWrite, head: CommitObject
@@ -264,11 +267,7 @@ class Merger:
                 f"transaction {entry.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=entry.commit_id,
             )
-        outcome = Outcome(entry.outcome or Outcome.MERGED)
-        return replace(
-            operation.result(outcome), commit_id=entry.commit_id, affected_nodes=entry.nodes,
-            affected_edges=entry.edges, versions=found.versions, repeated=True,
-        )  # fmt: skip
+        return _repeated(operation.result(Outcome.MERGED), found)
 
     def _hash_of_first(self, operation: Operation, terms: MergeTerms, entry: LineageEntry) -> str:
         """The hash that the first try had, if it was the same: its branch stood where the commit says."""
@@ -332,16 +331,9 @@ class _Work:
         return RowStream(self._branch.storage, table, self._lease.since_us)
 
 
-@contextmanager
-def _states(branch: OpenBranch) -> Iterator[States]:
-    states = States(branch)
-    try:
-        yield states
-    finally:
-        states.close()
-
-
-def _outcome(verdict: Verdict) -> Outcome:
+def _outcome(operation: Operation, verdict: Verdict) -> Outcome:
+    if operation.bases is not None:
+        return Outcome.REVERTED
     return Outcome.FAST_FORWARD if verdict.is_fast_forward else Outcome.MERGED
 
 
@@ -350,9 +342,24 @@ def _foretold(operation: Operation, verdict: Verdict) -> MergeResult:
         return operation.result(Outcome.CONFLICTS, verdict).with_conflicts(verdict.conflicts)
     if not verdict.is_new:
         return operation.result(Outcome.ALREADY_UP_TO_DATE)
-    return operation.result(_outcome(verdict), verdict)
+    return operation.result(_outcome(operation, verdict), verdict)
 
 
 def _result(operation: Operation, verdict: Verdict, landed: CommitObject) -> MergeResult:
     versions = {key: pin.version for key, pin in landed.introduced().items()}
-    return replace(operation.result(_outcome(verdict), verdict), commit_id=landed.head, versions=versions)
+    return replace(operation.result(_outcome(operation, verdict), verdict), commit_id=landed.head, versions=versions)
+
+
+def _repeated(result: MergeResult, found: LandedCommit) -> MergeResult:
+    """The result of the first try, by the commit that it left."""
+    entry = found.entry
+    outcome = Outcome(entry.outcome) if entry.outcome in tuple(Outcome) else Outcome.MERGED
+    return replace(
+        result,
+        outcome=outcome,
+        commit_id=entry.commit_id,
+        affected_nodes=entry.nodes,
+        affected_edges=entry.edges,
+        versions=found.versions,
+        repeated=True,
+    )

@@ -90,7 +90,7 @@ class MergePlan:
         self._judged: tuple[CommitObject, set[str], Conflicts] | None = None
         self._ids: tuple[str, ...] | None = None  # of the commits that only the source has
 
-    def close(self, *, used: bool) -> None:
+    def close(self, *, used: bool = False) -> None:
         """Release everything; files of rows that were not committed are deleted."""
         for table_key in tuple(self._tables):
             self._drop(table_key, used=used)

@@ -19,6 +19,7 @@ class Outcome(StrEnum):
     ALREADY_UP_TO_DATE = "already_up_to_date"  # nothing to take in: there is no commit
     FAST_FORWARD = "fast_forward"  # the target had changed nothing since the base, and is as the source now
     MERGED = "merged"
+    REVERTED = "reverted"  # of a revert
     CONFLICTS = "conflicts"  # nothing was written
 
 

@@ -108,7 +108,7 @@ class RowMerge:
     older: Callable[[Place], Table | None]
     vector_of: Callable[[Place], Vector]
     on_conflict: OnConflict = OnConflict.FAIL
-    agreed: pa.Array = field(default_factory=lambda: NO_IDS)  # rows that the source inserted and that equal one of the target
+    agreed: pa.Array = field(default_factory=lambda: NO_IDS)  # inserted on the source, equal to rows of the target
     _beside: dict[Place, Beside | None] = field(default_factory=dict)
 
     def run(self, room: Callable[[], int]) -> Iterator[MergedBatch]:
