@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from os import PathLike
@@ -13,10 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from omniray.engine.base.errors import InputError, OmnirayError
+from omniray.engine.base.errors import InputError, NotFound, OmnirayError
 from omniray.engine.base.principal import Author
-from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.base.ulids import checked_commit_id, checked_txn_id, is_ulid
 from omniray.engine.branches.branches import BranchChange, Branches
+from omniray.engine.branches.merge import Merger, foretell, merge_of
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.revert import revert_of
+from omniray.engine.branches.states import States
 from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import OpenBranch, open_branch
@@ -28,6 +33,7 @@ from omniray.engine.line.owner import release, take_over
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.reader import GraphReader
+from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.recovery.repair import Repair, RepairReport
 from omniray.engine.store.open_store import open_store
@@ -122,6 +128,8 @@ class Graph(GraphReader):
                 take_over(self._tip, self._owner)
             self._writer.inherit()
             self.recovered = self._recoverer.recover(self._tip)
+            if self._tip.newest.owner == self._owner and any(b.deleting for b in self._tip.newest.bindings.values()):
+                self._branches_of_main().finish()
         except BaseException:
             with contextlib.suppress(OmnirayError):
                 self._release()
@@ -265,15 +273,87 @@ class Graph(GraphReader):
         author = Author(actor, tenant)
         return self._branches().rename(name, new_name, author=author, message=message, txn_id=txn_id)
 
+    def merge(
+        self,
+        source: str,
+        into: str = MAIN,
+        *,
+        preview: bool = False,
+        on_conflict: str = "fail",
+        delete_source: bool = False,
+        actor: str = "",
+        tenant: str = "",
+        message: str = "",
+        txn_id: str | None = None,
+    ) -> MergeResult:
+        """Merge a branch, or a commit of one, into a branch: row by row and property by property, as one commit.
+
+        Raises `MergeConflicts` if both sides changed the same things differently, and nothing is written then;
+        `on_conflict` may settle values with `ours` (the target's) or `theirs`. A `preview` writes nothing, and returns
+        the conflicts. `txn_id` makes it safe to repeat, as in `load`. `delete_source` deletes the branch afterwards.
+        """
+        terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
+        if delete_source and is_ulid(source.upper()):
+            raise InputError(f"delete_source deletes a branch, and {source} is a commit: name the branch")
+        on = self._on(into)
+        with closing(States(on._branch)) as states:
+            if preview:
+                operation = merge_of(on._branch.branch, states.named(source))
+                return foretell(on._branch, on._branch.newest(), operation, terms)
+            merger = on._merger()
+            try:
+                named = states.named(source)
+            except NotFound:  # it may have been deleted after the first try
+                if txn_id is None or (first := merger.first_outcome(txn_id)) is None:
+                    raise
+                return first
+            result = merger.merge(named, terms)
+        if delete_source:
+            self.delete_branch(source, actor=actor, tenant=tenant, message=message)
+        return result
+
+    def revert(
+        self,
+        commit_id: str,
+        *,
+        branch: str | None = None,
+        preview: bool = False,
+        on_conflict: str = "fail",
+        actor: str = "",
+        tenant: str = "",
+        message: str = "",
+        txn_id: str | None = None,
+    ) -> MergeResult:
+        """Take back what a commit changed, as a new commit; what was changed again since conflicts, as in a merge.
+
+        A commit that landed in a group is reverted with its group (`source_group` of the result).
+        """
+        terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
+        on = self._on(branch)
+        with closing(States(on._branch)) as states:
+            head = on._branch.newest()
+            operation = revert_of(states, head, checked_commit_id(commit_id), on.branch)
+            if preview:
+                return foretell(on._branch, head, operation, terms)
+            return on._merger().carry_out(operation, terms)
+
+    def _merger(self) -> Merger:
+        self._refuse_unwritable()
+        writer, tip = self._writer, self._branch.tip.another()
+        return Merger(self._branch, tip, self._finaliser, writer.attempts, owner=self._owner, held=writer.held)
+
     def _branches(self) -> Branches:
         self._refuse_unwritable()
-        main = self._on(MAIN)
-        return Branches(main._branch, main._branch.tip.another(), main._finaliser.notice, owner=main._owner)
+        return self._on(MAIN)._branches_of_main()
+
+    def _branches_of_main(self) -> Branches:
+        return Branches(self._branch, self._branch.tip.another(), self._finaliser.notice, owner=self._owner)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
         self._refuse_fork()
-        for one in (self, *self._others.values()):
+        handles: tuple[Graph, ...] = (self, *self._others.values())
+        for one in handles:
             if not (one._read_only or one._is_branch_gone):
                 one._finaliser.flush()
 
@@ -322,12 +402,20 @@ class Graph(GraphReader):
     # Recovery
 
     def recover(self, *, take_over: bool = False) -> RecoveryReport:
-        """Recover the operations of dead writers; opening a graph and writing to it do so too.
+        """Recover the operations of dead writers; opening a branch and writing to it do so too.
 
-        With `take_over`, the line of a coordinator that is gone for ever is first released to embedded writers.
+        A handle of main recovers all branches, others their own. With `take_over`, the line of a coordinator that is
+        gone for ever is first released to embedded writers.
         """
         self._refuse_unwritable()
-        return self._writer.recover(take_over=take_over)
+        report = self._writer.recover(take_over=take_over)
+        if self._branch.branch.is_main:
+            for name in left_on_branches(self._branch, take_over=take_over):
+                known, on = self._others.get(name), self._on(name)
+                if on is not known:  # opening it has recovered some already
+                    report += on.recovered
+                report += on._writer.recover(take_over=take_over)
+        return report
 
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""

@@ -10,7 +10,9 @@ from typing import Self
 
 from omniray.engine.base.errors import InputError, OutcomeUnknown
 from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branches.diff import GraphDiff
 from omniray.engine.branches.listing import BranchInfo, list_branches
+from omniray.engine.branches.states import States
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.judge.resolution import Outcome
@@ -95,6 +97,19 @@ class GraphReader:
     def branches(self) -> list[BranchInfo]:
         """The branches of the graph: main, then the others by name."""
         return list_branches(self._on(MAIN)._branch)
+
+    def diff(self, before: str, after: str) -> GraphDiff:
+        """What leads from one state to another, each a branch or a commit of one, by rows and properties.
+
+        Close it, or use it as a context manager, when it has been read.
+        """
+        main = self._on(MAIN)._branch
+        states = States(main)
+        try:
+            return GraphDiff(states, self.schema, states.named(before), states.named(after))
+        except BaseException:
+            states.close()
+            raise
 
     def outcome(self, txn_id: str, *, branch: str | None = None) -> Outcome:
         """Whether a write was committed; raises `OutcomeUnknown` if it is not found, since it may be under way."""

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from omniray.engine.base.errors import InputError, InvariantViolation
 from omniray.engine.base.ulids import is_ulid
-from omniray.engine.history.lineage_entry import CommitId, LineageEntry, Step, entries_of
+from omniray.engine.history.lineage_entry import CommitId, LineageEntry, Step, entries_of, us_of
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, Pin, Recovery, reaches
@@ -38,11 +38,27 @@ Moment: TypeAlias = str | datetime
 """A commit by its id, or the newest one at or before a time."""
 
 
-class Lineage:
-    """Reads manifest and line as one. `newest` gives the newest object of the line."""
+class MergedCommits(Protocol):
+    """Finds commits that came to a line with its merges (`merged_commits.py`)."""
 
-    def __init__(self, log: CommitLog, manifest: Manifest, newest: Callable[[], CommitObject]) -> None:
-        self._log, self._manifest, self._newest = log, manifest, newest
+    def find(self, commit_ids: Collection[str], newest: CommitObject, lineage: Lineage) -> list[LineageEntry]:
+        """The entries of those among the ids, as of one object of the line."""
+
+
+class Lineage:
+    """Reads manifest and line as one. `newest` gives the newest object of the line.
+
+    With `merged`, look-ups of a commit by its id also find those that came to the line with a merge.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        manifest: Manifest,
+        newest: Callable[[], CommitObject],
+        merged: MergedCommits | None = None,
+    ) -> None:
+        self._log, self._manifest, self._newest, self._merged = log, manifest, newest, merged
 
     def newest(self) -> CommitObject:
         """The newest object of the line; raises `BranchGone` if the branch was deleted."""
@@ -71,7 +87,7 @@ class Lineage:
         yield from (one for one in self._manifest.commit_ids() if one.seq <= last)
 
     def commit(self, commit_id: str) -> LandedCommit | None:
-        """The commit with an id; None if there is none in the line as it is now."""
+        """The commit with an id; None if there is none in the line as it is now, and none came with a merge."""
         return self.find(commit_id, self._newest())
 
     def find(self, commit_id: str, newest: CommitObject) -> LandedCommit | None:
@@ -79,7 +95,21 @@ class Lineage:
         return self.landed([commit_id], newest).get(commit_id)
 
     def landed(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
-        """The same for many ids, with one read of the line and at most two of the manifest."""
+        """The same for many ids, with one read of the line and at most two of the manifest, if no merge is asked."""
+        found = self.landed_here(commit_ids, newest)
+        return self.merged(set(commit_ids) - found.keys(), newest) | found
+
+    def merged(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
+        """The commits among these ids that landed on another line and came with a merge.
+
+        They have no versions: those of the other line mean nothing here.
+        """
+        if self._merged is None or not commit_ids:
+            return {}
+        return {e.commit_id: LandedCommit(e, {}) for e in self._merged.find(commit_ids, newest, self)}
+
+    def landed_here(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
+        """The commits among these ids that landed on this line itself."""
         wanted = set(commit_ids)
         if not wanted:
             return {}
@@ -146,11 +176,23 @@ class Lineage:
         return next((step.commit_ids for step in self.steps(seq - 1, newest) if step.seq >= seq), ())
 
     def contains_at(self, seq: int, newest: CommitObject) -> dict[str, int]:
-        """What a number of the line at or below `newest` includes, by line."""
-        obj = newest if newest.seq == seq else self._log.read(seq)
-        first = obj or self._log.read(1)
-        assert first is not None, "the first object of a line always stays"
-        return {**first.contains, newest.line: seq}
+        """What a number of the line at or below `newest` includes, by line, pruned objects included."""
+        unfolded, folded_through = self._read(newest)
+        found = next((obj.contains for obj in unfolded if obj.seq == seq), None)
+        if found is None:
+            found = self._manifest.contains_at(min(seq, folded_through)) or {}
+        return {**found, newest.line: seq}
+
+    def vectors(self, newest: CommitObject) -> list[tuple[int, int]]:
+        """The numbers up to `newest` at which what the line includes of others has changed, and when, in microseconds.
+
+        The first is that of the line's begin, if it began on another line.
+        """
+        unfolded, folded_through = self._read(newest)
+        last = min(folded_through, newest.seq)
+        folded = [(seq, us_of(at)) for seq, at in self._manifest.vectors() if seq <= last]
+        above = (obj for obj in reversed(unfolded) if obj.seq > last and obj.includes_anew)
+        return [*folded, *((obj.seq, obj.head_at_us) for obj in above)]
 
     def pins_at(self, seq: int, newest: CommitObject) -> dict[str, Pin]:
         """The version of every table as of a number of the line at or below `newest`."""

@@ -31,6 +31,7 @@ class LineageEntry:
     rejected: int
     message: str = ""
     merged: tuple[MergedParent, ...] = ()
+    outcome: str = ""
 
 
 class CommitId(NamedTuple):
@@ -74,6 +75,7 @@ def _lineage(commit: Commit, parent: str, obj: CommitObject) -> LineageEntry:
         rejected=commit.rejected,
         message=commit.message,
         merged=commit.merged,
+        outcome=commit.outcome,
     )
 
 

@@ -9,6 +9,7 @@ from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.branch_head import BranchHead, find_branch, find_line
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
+from omniray.engine.history.merged_commits import OtherLines
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
@@ -58,7 +59,7 @@ class OpenBranch:
             log, newest, is_folded=manifest.is_folded, refuse_gone=lambda: refuse_gone(store, graph_id), read_at=read_at
         )
         storage = TableStorage(store, branch.ulid, graph_id)
-        lineage = Lineage(log, manifest, lambda: refuse_closed(tip.refresh()))
+        lineage = Lineage(log, manifest, lambda: refuse_closed(tip.refresh()), OtherLines(store, graph_id))
         return cls(
             store, graph_id, branch, accepted, log, manifest, tip, lineage, Ancestry(store, graph_id, log, lineage),
             Sidecars(store), storage, TableCache(storage, accepted.schema),

@@ -73,7 +73,8 @@ class Changes:
         """The number of a commit's step; a reader of its snapshot continues after it."""
         if not is_ulid(commit_id.upper()):
             raise InputError(f"{commit_id!r} is not a commit id; 'omniray history' shows them")
-        found = self._lineage.commit(commit_id.upper())
+        wanted = commit_id.upper()
+        found = self._lineage.landed_here([wanted], self._lineage.newest()).get(wanted)
         if found is None:
             raise NotFound(
                 f"no commit {commit_id} in the history; 'omniray history' shows what there is", wanted=commit_id

@@ -7,9 +7,10 @@ fold of a tail or a compaction, and is no change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -35,42 +36,68 @@ class Kind(StrEnum):
     DELETE = "delete"
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The changed rows within a range of ids; `old` and `new` are those of updated rows, in one order."""
+
+    inserted: pa.Table
+    deleted: pa.Table
+    old: pa.Table
+    new: pa.Table
+    properties: Mapping[str, Mask]  # by column: which of the updated rows have another value
+
+
 def difference(before: Table, after: Table) -> Iterator[tuple[Kind, pa.Table]]:
     """The changed rows, a bounded number at a time; each id comes once.
 
     An insert or an update gives the new row, a delete the old one.
     """
-    gone, come = _only_in(before, after), _only_in(after, before)
+    for found in changes(before, after):
+        of_kind = ((Kind.DELETE, found.deleted), (Kind.UPDATE, found.new), (Kind.INSERT, found.inserted))
+        yield from ((kind, rows) for kind, rows in of_kind if rows.num_rows)
+
+
+def changes(before: Table, after: Table) -> Iterator[Changed]:
+    """The changed rows, a bounded number at a time, updated ones as they were and as they are."""
+    gone, come = only_in(before, after), only_in(after, before)
+    nothing = before.type.arrow.empty_table()
     if not gone.rows:
-        yield from ((Kind.INSERT, rows) for rows in come.read())
+        yield from (Changed(rows, nothing, nothing, nothing, {}) for rows in come.read())
     elif not come.rows:
-        yield from ((Kind.DELETE, rows) for rows in gone.read())
+        yield from (Changed(nothing, rows, nothing, nothing, {}) for rows in gone.read())
     else:
-        for ids in _stretches(gone, come):
-            yield from _compared(gone.read_all(ids), come.read_all(ids))
+        for ids in stretches(gone, come):
+            yield _compared(gone.read_all(ids), come.read_all(ids))
 
 
 # Which rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Ids:
-    """The ids from `low`, inclusive, to `high`, exclusive; None is no bound."""
+class Ids:
+    """The ids from `low`, inclusive, to `high`, exclusive; None is no bound. With `among`, only those of these."""
 
     low: str | None = None
     high: str | None = None
+    among: pa.Array | None = None
 
     def where(self) -> pc.Expression | None:
         bounds = [] if self.low is None else [pc.field(ID) >= pa.scalar(self.low)]
         bounds += [] if self.high is None else [pc.field(ID) < pa.scalar(self.high)]
-        return None if not bounds else bounds[0] if len(bounds) == 1 else bounds[0] & bounds[1]
+        bounds += [] if self.among is None else [pc.field(ID).isin(self.among)]
+        if not bounds:
+            return None
+        where = bounds[0]
+        for bound in bounds[1:]:
+            where &= bound
+        return where
 
 
-_ALL = _Ids()
+ALL = Ids()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+@dataclass(frozen=True)
+class Part:
     """Rows of a version that another lacks: whole fragments, and single rows of other fragments by address."""
 
     table: Table
@@ -79,20 +106,39 @@ class _Part:
     rows: int
     size_bytes: int
 
-    def read(self, ids: _Ids = _ALL, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows within a range of ids, batch by batch."""
+    def read(
+        self, ids: Ids = ALL, columns: Sequence[str] | None = None, *, addresses: bool = False
+    ) -> Iterator[pa.Table]:
+        """The rows within a range of ids, batch by batch; `addresses` adds `_rowaddr`."""
         where = ids.where()
+        names = list(self.table.type.arrow.names if columns is None else columns)
         if self.fragments:
-            for batch in self.table.scan(columns, where, fragments=self.fragments):
+            for batch in self.table.scan(names, where, addresses=addresses, fragments=self.fragments):
                 yield pa.Table.from_batches([batch])
         for start in range(0, len(self.addresses), _TAKE_ROWS):
-            rows = self.table.rows_at(pa.array(self.addresses[start : start + _TAKE_ROWS]))
+            at = pa.array(self.addresses[start : start + _TAKE_ROWS])
+            if ids.among is not None:  # of few ids: the other columns are read for those alone
+                at = at.filter(pc.is_in(self.table.rows_at(at, [ID])[ID], value_set=ids.among).combine_chunks())
+            rows = self.table.rows_at(at, list(dict.fromkeys((*names, ID)))).append_column(ROWADDR, at)
             rows = rows if where is None else rows.filter(where)
-            yield rows if columns is None else rows.select(list(columns))
+            yield rows.select([*names, *([ROWADDR] if addresses else [])])
 
-    def read_all(self, ids: _Ids) -> pa.Table:
-        schema = self.table.type.arrow
-        return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in self.read(ids))])
+    def read_all(self, ids: Ids = ALL, columns: Sequence[str] | None = None, *, addresses: bool = False) -> pa.Table:
+        of_type = self.table.type.arrow
+        fields = list(of_type) if columns is None else [of_type.field(name) for name in columns]
+        schema = pa.schema([*fields, *([pa.field(ROWADDR, pa.uint64())] if addresses else [])])
+        read = (rows.select(schema.names).cast(schema) for rows in self.read(ids, columns, addresses=addresses))
+        return pa.concat_tables([schema.empty_table(), *read])
+
+    def holds(self, addresses: npt.NDArray[np.uint64]) -> Mask:
+        """Which rows of the same version, by their addresses, belong to the part."""
+        whole = np.isin(addresses >> np.uint64(32), self._whole)
+        found: Mask = whole | np.isin(addresses, self.addresses)
+        return found
+
+    @cached_property
+    def _whole(self) -> npt.NDArray[np.uint64]:
+        return np.array(self.fragments, np.uint64)
 
     def sample_ids(self, count: int) -> list[str]:
         """About `count` of its ids, evenly spread."""
@@ -100,7 +146,7 @@ class _Part:
         return [id for rows in self.read(columns=[ID]) for id in rows[ID].to_pylist()[::step]]
 
 
-def _only_in(table: Table, other: Table) -> _Part:
+def only_in(table: Table, other: Table) -> Part:
     """The rows of a version that are not at the same position of the same file in the other one."""
     elsewhere = {fragment.files: fragment for fragment in other.fragments()}
     whole: list[int] = []
@@ -118,7 +164,7 @@ def _only_in(table: Table, other: Table) -> _Part:
             own = len(single[-1])
         rows += own
         size_bytes += fragment.size_bytes * own // max(1, fragment.rows)
-    return _Part(table, tuple(whole), np.concatenate(single), rows, size_bytes)
+    return Part(table, tuple(whole), np.concatenate(single), rows, size_bytes)
 
 
 def _missing_from(other: Table, same: Fragment, table: Table, fragment: Fragment) -> npt.NDArray[np.uint64]:
@@ -133,42 +179,42 @@ def _live(table: Table, fragment: Fragment) -> npt.NDArray[np.uint64]:
     return found
 
 
-def _stretches(gone: _Part, come: _Part) -> list[_Ids]:
-    """All ids, cut into ranges with few enough rows on both sides to hold in memory."""
-    rows, size_bytes = gone.rows + come.rows, gone.size_bytes + come.size_bytes
+def stretches(*parts: Part) -> list[Ids]:
+    """All ids, cut into ranges with few enough rows of all parts together to hold in memory."""
+    rows, size_bytes = sum(part.rows for part in parts), sum(part.size_bytes for part in parts)
     count = 1 + max(rows // ROWS_AT_ONCE, size_bytes // BYTES_AT_ONCE)
     if count == 1:
-        return [_ALL]
-    sample = sorted([*gone.sample_ids(_SAMPLE_IDS), *come.sample_ids(_SAMPLE_IDS)])
+        return [ALL]
+    sample = sorted(id for part in parts for id in part.sample_ids(_SAMPLE_IDS))
     bounds = sorted({sample[len(sample) * cut // count] for cut in range(1, count)})
-    return [_Ids(low, high) for low, high in zip([None, *bounds], [*bounds, None], strict=True)]
+    return [Ids(low, high) for low, high in zip([None, *bounds], [*bounds, None], strict=True)]
 
 
 # How they changed
 
 
-def _compared(gone: pa.Table, come: pa.Table) -> Iterator[tuple[Kind, pa.Table]]:
+def _compared(gone: pa.Table, come: pa.Table) -> Changed:
     """Compare by id: which rows were inserted, deleted or updated."""
     old_ids, new_ids = gone[ID].combine_chunks(), come[ID].combine_chunks()
     found = pc.index_in(new_ids, value_set=old_ids)
     old, new = gone.take(found.drop_null()), come.filter(found.is_valid())
-    changes = (
-        (Kind.DELETE, gone.filter(pc.invert(pc.is_in(old_ids, value_set=new_ids)))),
-        (Kind.UPDATE, new.filter(pa.array(_differing_rows(old, new)))),
-        (Kind.INSERT, come.filter(found.is_null())),
+    properties = {name: differing(old[name], new[name]) for name in old.column_names}
+    updated = np.logical_or.reduce([*properties.values(), np.zeros(old.num_rows, np.bool_)])
+    return Changed(
+        inserted=come.filter(found.is_null()),
+        deleted=gone.filter(pc.invert(pc.is_in(old_ids, value_set=new_ids))),
+        old=old.filter(pa.array(updated)),
+        new=new.filter(pa.array(updated)),
+        properties={name: differs[updated] for name, differs in properties.items()},
     )
-    yield from ((kind, rows) for kind, rows in changes if rows.num_rows)
 
 
-def _differing_rows(old: pa.Table, new: pa.Table) -> Mask:
-    differs: Mask = np.zeros(old.num_rows, np.bool_)
-    for name in old.column_names:
-        differs |= _differing(old[name].combine_chunks(), new[name].combine_chunks())
-    return differs
+def differing(old: pa.ChunkedArray, new: pa.ChunkedArray) -> Mask:
+    """Where two columns of one type differ; null equals null, and floats are compared bit by bit."""
+    return _differing(old.combine_chunks(), new.combine_chunks())
 
 
 def _differing(old: pa.Array, new: pa.Array) -> Mask:
-    """Where two columns of one type differ; null equals null, and floats are compared bit by bit."""
     if pa.types.is_list(old.type) or pa.types.is_fixed_size_list(old.type):
         return _differing_lists(old, new)
     if pa.types.is_floating(old.type):

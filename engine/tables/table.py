@@ -138,10 +138,10 @@ class Table:
         """The version's fragments, by its manifest alone."""
         return [_described(fragment) for fragment in self._manifest.get_fragments()]
 
-    def rows_at(self, addresses: pa.Array) -> pa.Table:
+    def rows_at(self, addresses: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these addresses, in their order; no other row is read."""
         with self._errors():
-            return self.dataset._take_rows(addresses, self.type.arrow.names)
+            return self.dataset._take_rows(addresses, list(self.type.arrow.names if columns is None else columns))
 
     def tail_fragment(self) -> lance.LanceFragment | None:
         """The newest fragment while it is a tail; None if it is sealed."""
