@@ -24,9 +24,11 @@ from omniray.coordinator.door.calls import (
     Call,
     CreateTerms,
     DeleteTerms,
+    MergeCall,
     OfWrite,
     RenameTerms,
     RepairTerms,
+    RevertCall,
     StageTerms,
     SweepTerms,
 )
@@ -36,6 +38,7 @@ from omniray.engine.base.errors import Fenced, OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.branches.branches import BranchChange, Branches
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part_message import encode_part
@@ -71,6 +74,8 @@ class CoordinatorHouse:
             calls.ABANDON: _Verb(_abandon, opens=False),
             calls.HOLD: _Verb(_hold, opens=False),
             calls.REPAIR: _Verb(_repair),
+            calls.MERGE: _Verb(_merge),
+            calls.REVERT: _Verb(_revert),
         }
         self._of_graph: Mapping[Call, Callable[[str, Any], Any]] = {
             calls.STATUS: lambda line, _: self._status(line),
@@ -292,6 +297,18 @@ def _hold(of: LineService, asked: OfWrite) -> None:
 
 def _repair(of: LineService, terms: RepairTerms) -> Any:
     return of.repair(terms)
+
+
+def _merge(of: LineService, asked: MergeCall) -> MergeResult:
+    return of.merge(asked.source, _terms(asked))
+
+
+def _revert(of: LineService, asked: RevertCall) -> MergeResult:
+    return of.revert(asked.commit_id, _terms(asked))
+
+
+def _terms(asked: MergeCall | RevertCall) -> MergeTerms:
+    return MergeTerms.checked(Author(asked.actor, asked.tenant), asked.message, asked.txn_id, asked.on_conflict)
 
 
 def _create(terms: CreateTerms, branches: Branches) -> BranchChange:

@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 from omniray.coordinator.actors.gauges import Gauges
@@ -32,6 +33,11 @@ from omniray.engine.base.errors import (
     StorageError,
     Unreachable,
 )
+from omniray.engine.base.ulids import checked_commit_id
+from omniray.engine.branches.merge import Merger
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.revert import revert_of
+from omniray.engine.branches.states import States
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.line_end import Tip
@@ -211,6 +217,43 @@ class LineService(ABC):
         return Repair(self.branch, tip, publisher.steps, publisher.steps.attempts, owner=self._owner).carried_out(
             terms.tables, adopt=terms.adopt, discard=terms.discard, actor=terms.actor
         )
+
+    # Merging
+
+    def merge(self, source: str, terms: MergeTerms) -> MergeResult:
+        """Merge a branch, or a commit of one, into this one; its writers wait for the last judgement and the commit."""
+        merger = self._merger()
+        with closing(States(self.branch)) as states:
+            try:
+                named = states.named(source)
+            except NotFound:  # it may have been deleted after the first try
+                if terms.txn_id is None or (first := merger.first_outcome(terms.txn_id)) is None:
+                    raise
+                return first
+            return merger.merge(named, terms)
+
+    def revert(self, commit_id: str, terms: MergeTerms) -> MergeResult:
+        """Take back what a commit changed on this branch."""
+        merger = self._merger()
+        with closing(States(self.branch)) as states:
+            head = self.branch.tip.another().refresh()
+            operation = revert_of(states, head, checked_commit_id(commit_id), self.branch.branch.name)
+            return merger.carry_out(operation, terms)
+
+    def _merger(self) -> Merger:
+        publisher, tip = self.admit(), self.branch.tip.another()
+        steps, held = publisher.steps, partial(self._held, publisher)
+        return Merger(self.branch, tip, steps, steps.attempts, owner=self._owner, held=held)
+
+    @contextlib.contextmanager
+    def _held(self, publisher: Publisher) -> Iterator[None]:
+        """No round is under way within this block, whose object the next round then follows."""
+        with publisher.held():
+            if self.admit() is not publisher:
+                raise Fenced("this life of the publisher has ended; send the merge again with the same id")
+            yield
+            with contextlib.suppress(StorageError):  # then the next round is overtaken, and judged again
+                self._tip.refresh()
 
     # Phase D
 

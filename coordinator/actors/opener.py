@@ -32,7 +32,7 @@ class Opener:
         refuse_gone(store, self.graph_id)
         return open_line(store, line, main=main)
 
-    def looked_at(self, line: str, *, main: CommitObject) -> BranchHead:
+    def looked_at(self, line: str, *, main: CommitObject | None = None) -> BranchHead:
         """The newest object of a line; nothing is put, and no table is opened."""
         return find_line(self._opened_store(), line, main=main, read_only=True)
 

@@ -73,6 +73,14 @@ class PublisherActor:
         """The lines of the branches that are hosted beside main."""
         return [branch.line for branch in self._incarnations.hosted.open]
 
+    def host(self, line: str) -> OmnirayError | None:
+        """Open a branch, if it is not."""
+        try:
+            with self._incarnations.hosted.opened(line):
+                return None
+        except OmnirayError as error:
+            return error
+
     def newest(self, line: str = "") -> CommitObject | OmnirayError:
         """The newest object of a line; main's, if none is named."""
         try:

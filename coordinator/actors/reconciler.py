@@ -16,6 +16,7 @@ from omniray.engine.base.errors import BranchGone, OmnirayError, StorageError, T
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Remark
+from omniray.engine.maintenance.barrier import EndOf, nobody_owns
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
 
@@ -75,8 +76,9 @@ class Reconciler:
         *,
         grace_s: float,
         on_not_served: Callable[[Reconciler], None] = lambda reconciler: None,
+        end_of: EndOf = nobody_owns,
     ) -> None:
-        self._branch, self._end, self._on_not_served = branch, end, on_not_served
+        self._branch, self._end, self._on_not_served, self._end_of = branch, end, on_not_served, end_of
         self._finaliser = Finaliser(branch)
         self._owner = end.newest.owner
         self._recoverer = Recoverer(branch, self._finaliser, owner=self._owner, grace_s=grace_s)
@@ -120,7 +122,7 @@ class Reconciler:
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to."""
         with self._busy:
-            sweeper = Sweeper(self._branch, self._end, self._finaliser, self._owner)
+            sweeper = Sweeper(self._branch, self._end, self._finaliser, self._owner, self._end_of)
             return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from omniray.coordinator.actors.opener import Opener
 from omniray.coordinator.actors.reconciler import Finalised, NotServed, OwnersEnd, Reconciler
 from omniray.engine.base.errors import BranchGone, GraphGone, OmnirayError, StorageError
 from omniray.engine.line.commit_json import decode, encode
-from omniray.engine.line.commit_object import CommitObject, Remark
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 
@@ -89,12 +89,21 @@ class ReconcilerActor:
             return begun
 
     def _begin(self, line: str) -> Reconciler:
-        end = OwnersEnd(lambda: self._ask_newest(line), lambda remark: self._forward(line, remark))
-        reconciler = Reconciler(
-            self._opener.opened(line), end, grace_s=GRACE_S, on_not_served=lambda one: self._drop(line, one)
+        branch, end = self._opener.opened(line), self._end(line)
+        reconciler = self._reconcilers[line] = Reconciler(
+            branch, end, grace_s=GRACE_S, on_not_served=lambda one: self._drop(line, one), end_of=self._end_if_owned
         )
-        self._reconcilers[line] = reconciler
         return reconciler
+
+    def _end(self, line: str) -> OwnersEnd:
+        return OwnersEnd(lambda: self._ask_newest(line), lambda remark: self._forward(line, remark))
+
+    def _end_if_owned(self, line: str) -> OwnersEnd | None:
+        """The end of a branch's line for a sweep, which is opened for that if a coordinator has it still."""
+        if self._opener.looked_at(line).newest.owner == EMBEDDED:
+            return None
+        self._ask(lambda publisher: publisher.host.remote(line))
+        return self._end(line)
 
     def _drop(self, line: str, reconciler: Reconciler) -> None:
         """Let a reconciler go whose publisher does not serve the line any more: it may have died before it said so."""

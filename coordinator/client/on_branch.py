@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from omniray.coordinator.client.delivery import Delivery
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.wire import Wire
 from omniray.engine.base.errors import BranchGone
+from omniray.engine.branches.merge import Operation, foretell
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.states import States
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.line.branch_id import MAIN
+from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.reader import GraphReader
 from omniray.engine.store.object_store import ObjectStore
@@ -43,7 +47,7 @@ class LineLink(Link):
 class OnBranch:
     """The graph on one branch: what reads it, stages for it and writes to it."""
 
-    name: str
+    branch: OpenBranch
     graph: GraphReader
     stager: LoadStager
     link: Link
@@ -51,7 +55,18 @@ class OnBranch:
 
     @classmethod
     def of(cls, branch: OpenBranch, link: Link, timeout_s: float) -> OnBranch:
-        return cls(branch.branch.name, GraphReader(branch), LoadStager(branch), link, Delivery(link, timeout_s))
+        return cls(branch, GraphReader(branch), LoadStager(branch), link, Delivery(link, timeout_s))
+
+    @property
+    def name(self) -> str:
+        """The branch's name when it was opened."""
+        return self.branch.branch.name
+
+    def foretold(self, operation: Callable[[States, CommitObject], Operation], terms: MergeTerms) -> MergeResult:
+        """What a merge or a revert would do now; nothing is written."""
+        with contextlib.closing(States(self.branch)) as states:
+            head = self.branch.newest()
+            return foretell(self.branch, head, operation(states, head), terms)
 
 
 class BranchHandles:

@@ -15,6 +15,7 @@ import msgspec
 from omniray.coordinator.door.status import Status
 from omniray.engine.base.errors import InputError, OmnirayError, StorageError, error_of_kind
 from omniray.engine.branches.branches import BranchChange
+from omniray.engine.branches.merge_result import MergeResult
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
 from omniray.engine.recovery.recoverer import RecoveryReport
@@ -82,6 +83,28 @@ class RenameTerms(_BranchTerms, frozen=True, kw_only=True):
     new_name: str
 
 
+class MergeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A merge into the branch that is asked; `source` is a branch, or a commit of one."""
+
+    source: str
+    txn_id: str
+    on_conflict: str = "fail"
+    actor: str = ""
+    tenant: str = ""
+    message: str = ""
+
+
+class RevertCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A revert on the branch that is asked."""
+
+    commit_id: str
+    txn_id: str
+    on_conflict: str = "fail"
+    actor: str = ""
+    tenant: str = ""
+    message: str = ""
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """An error instead of an answer."""
 
@@ -115,7 +138,10 @@ BRANCH_CREATE = Call("branch_create", CreateTerms, BranchChange)
 BRANCH_DELETE = Call("branch_delete", DeleteTerms, BranchChange)
 BRANCH_RENAME = Call("branch_rename", RenameTerms, BranchChange)
 
-_OF_BRANCHES = (BRANCH_CREATE, BRANCH_DELETE, BRANCH_RENAME)
+MERGE = Call("merge", MergeCall, MergeResult)
+REVERT = Call("revert", RevertCall, MergeResult)
+
+_OF_BRANCHES = (BRANCH_CREATE, BRANCH_DELETE, BRANCH_RENAME, MERGE, REVERT)
 CALLS: Mapping[str, Call] = {
     call.name: call
     for call in (NEWEST, STATUS, FLUSH, RECOVER, OUTCOME, ABANDON, HOLD, SWEEP, REPAIR, DOWN, *_OF_BRANCHES)

@@ -95,7 +95,7 @@ class WriteBody(_Case, frozen=True, kw_only=True, tag="write"):
 
 class RestoreBody(_Case, frozen=True, kw_only=True, tag="restore"):
     source: memoryview
-    head: int
+    head: int | None = None
 
 
 class AdoptBody(_Case, frozen=True, kw_only=True, tag="adopt"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import omniray
 from omniray.coordinator.actors import line_service
 from omniray.coordinator.actors.hosted_branch import HostedBranch
+from omniray.coordinator.actors.reconciler import OwnersEnd
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import OfWrite
@@ -26,6 +28,7 @@ from omniray.engine.base.errors import (
     InputError,
     KeyConflict,
     LineOwned,
+    MergeConflicts,
     NotFound,
     OutcomeUnknown,
     PayloadMismatch,
@@ -34,9 +37,11 @@ from omniray.engine.base.errors import (
 )
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.commit_object import EMBEDDED, close
 from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.maintenance.sweep import Sweeper
 from omniray.engine.store.object_store import ObjectStore
 from tests.coordination import TIMEOUT_S, Sender
 from tests.graphs import INSERT, create_store, parts_of, parts_on
@@ -612,3 +617,101 @@ def test_a_deletion_that_a_dead_coordinator_has_begun_is_finished_by_the_next_on
     assert newest_on(store, "main").bindings[A].deleting
     with housed(store, monkeypatch):
         wait_until(lambda: A not in newest_on(store, "main").bindings)
+
+
+# Merging
+
+
+SET_AGE = "query age($name: String, $age: I32) { update Person set { age: $age } where name = $name }"
+
+
+def test_a_merge_through_the_coordinator_lands_beside_the_target_s_writers(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client, pool: ThreadPoolExecutor
+) -> None:
+    add(client, "bob", A)
+    add(client, "cid")
+    txn_id = new_ulid()
+    foretold = client.merge(A, preview=True)
+    assert (foretold.outcome, foretold.affected_nodes) == ("merged", 1)
+    writing = [pool.submit(add, client, f"p{n}") for n in range(6)]
+    merged = client.merge(A, actor="ann", message="why", txn_id=txn_id)
+    for one in writing:
+        one.result(TIMEOUT_S)
+    assert (merged.outcome, merged.commit_id, merged.repeated) == ("merged", txn_id, False)
+    assert people(client) == ["ann", "bob", "cid", *(f"p{n}" for n in range(6))]
+    assert client.merge(A, actor="ann", message="why", txn_id=txn_id).repeated
+    assert client.merge(A).outcome == "already_up_to_date"
+    (entry,) = (one for one in client.history() if one.kind == "BranchMerge")
+    assert (entry.actor, entry.merged[0].line) == ("ann", newest_on(store, A).line)
+    add(client, "zoe")
+
+
+def test_a_merge_into_a_branch_is_carried_out_by_that_branch_s_publisher(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client
+) -> None:
+    add(client, "bob", A)
+    add(client, "cid", B)
+    add(client, "dan")
+    assert client.merge(A, into=B).outcome == "merged"
+    assert client.merge("main", into=B, delete_source=False).outcome == "merged"
+    assert people(client, B) == ["ann", "bob", "cid", "dan"]
+    add(client, "eve", B)
+    fast = client.merge(B, delete_source=True)
+    assert (fast.outcome, people(client)) == ("fast_forward", ["ann", "bob", "cid", "dan", "eve"])
+    assert [one.name for one in client.branches()] == ["main", A]
+
+
+def test_conflicts_of_a_merge_come_back_as_they_are_and_nothing_is_written(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client
+) -> None:
+    client.mutate(SET_AGE, {"name": "ann", "age": 1}, branch=A)
+    client.mutate(SET_AGE, {"name": "ann", "age": 2})
+    before = newest_on(store, "main").head
+    with pytest.raises(MergeConflicts) as conflicts:
+        client.merge(A)
+    assert conflicts.value.facts["conflict_count"] == 1
+    (found,) = conflicts.value.facts["conflicts"]
+    assert (found["kind"], found["type"], found["properties"]) == ("divergent_update", "Person", ["age"])
+    assert found["values"] == {"source": {"age": 1}, "target": {"age": 2}}
+    assert newest_on(store, "main").head == before
+    assert client.merge(A, preview=True).conflict_count == 1
+    with pytest.raises(InputError, match="unknown on_conflict"):
+        client.merge(A, on_conflict="both")
+    with pytest.raises(InputError, match="into itself"):
+        client.merge(A, into=A)
+    with pytest.raises(NotFound, match="no branch"):
+        client.merge("nobody")
+
+
+def test_a_commit_is_reverted_through_the_coordinator_and_a_diff_shows_it(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client
+) -> None:
+    added = add(client, "bob", A)
+    with client.diff("main", A) as diff:
+        assert diff.table("Person")["id"].to_pylist() == ["bob"]
+    assert client.revert(added.commit_id, branch=A, preview=True).affected_nodes == 1
+    assert client.revert(added.commit_id, branch=A).outcome == "reverted"
+    assert people(client, A) == ["ann"]
+    with pytest.raises(NotFound, match="no part of the branch"):
+        client.revert(added.commit_id)
+
+
+def test_a_sweep_puts_its_barrier_through_the_branches_publishers(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client
+) -> None:
+    """The line of a branch that is open is extended by its publisher alone, with any owner's name on it."""
+    add(client, "bob", A)
+    branch = the_hosted(coordinator, A)
+    main = coordinator.incarnations
+    end = OwnersEnd(lambda: main.publisher.newest, lambda remark: main.publisher.remark(remark).result(TIMEOUT_S))
+    side = OwnersEnd(lambda: branch.publisher.newest, lambda remark: branch.publisher.remark(remark).result(TIMEOUT_S))
+    finaliser = Finaliser(main.branch)
+    try:
+        sweeper = Sweeper(main.branch, end, finaliser, main._owner, lambda line: side if line == branch.line else None)
+        swept = sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=3600.0)
+    finally:
+        finaliser.close()
+    for name in ("main", A, B):
+        assert newest_on(store, name).swept_before_us == swept.swept_before_us > 0
+    assert not is_embedded(store, A)[0]
+    add(client, "cid", A)
