@@ -30,6 +30,11 @@ from omniray.engine.base.errors import (
     Withdrawn,
 )
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.branches.branches import BranchChange
+from omniray.engine.branches.conflicts import ConflictKind, MergeConflict
+from omniray.engine.branches.merge_plan import How, TableSummary
+from omniray.engine.branches.merge_result import MergeResult
+from omniray.engine.branches.merge_result import Outcome as Merged
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import take_over
@@ -328,7 +333,18 @@ ANSWERS: dict[str, Any] = {
     "repair": RepairReport(
         (Drift(PERSON, next(iter(TableClass)), 3, 4, ("01",), ()),), "01", {PERSON: 4}, ("nodes/x",)
     ),
-}
+    **dict.fromkeys(
+        ("branch_create", "branch_delete", "branch_rename"), BranchChange("a", "01", "02", "03", ("03", "04"), True)
+    ),
+    **dict.fromkeys(
+        ("merge", "revert"),
+        MergeResult(
+            Merged.MERGED, "01", "02", ("02", "03"),
+            (MergeConflict(ConflictKind.ORPHAN_EDGE, "Knows", "x", ("src",), {"src": "ann"}, None, "gone"),), 1, 2, 3,
+            {PERSON: 4}, (TableSummary(PERSON, How.ROWS, 5, 6),), True,
+        ),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "status"])
