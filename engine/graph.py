@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -240,7 +240,8 @@ class Graph(GraphReader):
         No table is touched. `txn_id` makes it safe to repeat, as in `load`, and is the branch's id.
         """
         author = Author(actor, tenant)
-        return self._branches().create(name, from_, author=author, message=message, txn_id=txn_id)
+        with self._branches() as branches:
+            return branches.create(name, from_, author=author, message=message, txn_id=txn_id)
 
     def delete_branch(
         self,
@@ -257,7 +258,8 @@ class Graph(GraphReader):
         From then on its writers and readers get `BranchGone`; a later branch of its name is another one.
         """
         author = Author(actor, tenant)
-        return self._branches().delete(name, force=force, author=author, message=message, txn_id=txn_id)
+        with self._branches() as branches:
+            return branches.delete(name, force=force, author=author, message=message, txn_id=txn_id)
 
     def rename_branch(
         self,
@@ -271,7 +273,8 @@ class Graph(GraphReader):
     ) -> BranchChange:
         """Give a branch another name; handles that are open keep working."""
         author = Author(actor, tenant)
-        return self._branches().rename(name, new_name, author=author, message=message, txn_id=txn_id)
+        with self._branches() as branches:
+            return branches.rename(name, new_name, author=author, message=message, txn_id=txn_id)
 
     def merge(
         self,
@@ -342,12 +345,16 @@ class Graph(GraphReader):
         writer, tip = self._writer, self._branch.tip.another()
         return Merger(self._branch, tip, self._finaliser, writer.attempts, owner=self._owner, held=writer.held)
 
-    def _branches(self) -> Branches:
+    @contextlib.contextmanager
+    def _branches(self) -> Iterator[Branches]:
+        """What changes the branches, while this process's writes to main wait: it moves the end of main's line."""
         self._refuse_unwritable()
-        return self._on(MAIN)._branches_of_main()
+        main = self._on(MAIN)
+        with main._writer.held():
+            yield main._branches_of_main()
 
     def _branches_of_main(self) -> Branches:
-        return Branches(self._branch, self._branch.tip.another(), self._finaliser.notice, owner=self._owner)
+        return Branches(self._branch, self._tip, self._finaliser.notice, owner=self._owner)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
@@ -385,7 +392,11 @@ class Graph(GraphReader):
 
     def _opened(self, branch: str) -> Graph:
         opened = open_branch(self._branch.store, branch, read_only=self._read_only)
+        opened.cache.look_beside(lambda: (self._branch.cache, *(one._branch.cache for one in self._open_others())))
         return Graph(opened, read_only=self._read_only, grace_s=self._grace_s, borrows_store=True)
+
+    def _open_others(self) -> tuple[Graph, ...]:
+        return tuple(self._others.values())
 
     def _end(self) -> None:
         """Close a handle of another branch; of one that was deleted nothing is to be finished."""
