@@ -33,6 +33,7 @@ from omniray.engine.line.owner import release, take_over
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.reader import GraphReader
+from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.recovery.repair import Repair, RepairReport
 from omniray.engine.store.open_store import open_store
@@ -127,6 +128,8 @@ class Graph(GraphReader):
                 take_over(self._tip, self._owner)
             self._writer.inherit()
             self.recovered = self._recoverer.recover(self._tip)
+            if self._tip.newest.owner == self._owner and any(b.deleting for b in self._tip.newest.bindings.values()):
+                self._branches_of_main().finish()
         except BaseException:
             with contextlib.suppress(OmnirayError):
                 self._release()
@@ -341,13 +344,16 @@ class Graph(GraphReader):
 
     def _branches(self) -> Branches:
         self._refuse_unwritable()
-        main = self._on(MAIN)
-        return Branches(main._branch, main._branch.tip.another(), main._finaliser.notice, owner=main._owner)
+        return self._on(MAIN)._branches_of_main()
+
+    def _branches_of_main(self) -> Branches:
+        return Branches(self._branch, self._branch.tip.another(), self._finaliser.notice, owner=self._owner)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
         self._refuse_fork()
-        for one in (self, *self._others.values()):
+        handles: tuple[Graph, ...] = (self, *self._others.values())
+        for one in handles:
             if not (one._read_only or one._is_branch_gone):
                 one._finaliser.flush()
 
@@ -396,12 +402,20 @@ class Graph(GraphReader):
     # Recovery
 
     def recover(self, *, take_over: bool = False) -> RecoveryReport:
-        """Recover the operations of dead writers; opening a graph and writing to it do so too.
+        """Recover the operations of dead writers; opening a branch and writing to it do so too.
 
-        With `take_over`, the line of a coordinator that is gone for ever is first released to embedded writers.
+        A handle of main recovers all branches, others their own. With `take_over`, the line of a coordinator that is
+        gone for ever is first released to embedded writers.
         """
         self._refuse_unwritable()
-        return self._writer.recover(take_over=take_over)
+        report = self._writer.recover(take_over=take_over)
+        if self._branch.branch.is_main:
+            for name in left_on_branches(self._branch, take_over=take_over):
+                known, on = self._others.get(name), self._on(name)
+                if on is not known:  # opening it has recovered some already
+                    report += on.recovered
+                report += on._writer.recover(take_over=take_over)
+        return report
 
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""

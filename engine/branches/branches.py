@@ -227,8 +227,8 @@ class Branches:
             if (first := self._first(write, newest)) is not None:
                 repeats.append(first)
                 return None
-            if wants is not None and (taken := newest.bindings.get(wants)) is not None:
-                raise (_Deleting if taken.deleting else _exists(wants))
+            if wants is not None:
+                self._refuse_taken(wants, newest)
             bindings = build(newest)
             commit = commit_of(write, commit_time_us(newest), ())
             reach(Point.BRANCH_BEFORE_PUT)
@@ -246,6 +246,14 @@ class Branches:
             log.info("event=branches kind=%s name=%s seq=%d", write.kind, name, landed.seq)
             return landed
         raise StorageError(f"the branch {wants!r} is being deleted; try again", branch=wants)
+
+    def _refuse_taken(self, name: str, newest: CommitObject) -> None:
+        if (taken := newest.bindings.get(name)) is not None:
+            if taken.deleting:
+                raise _Deleting
+            raise BranchExists(
+                f"there is a branch {name!r} already; nothing was written: choose another name", branch=name
+            )
 
     def _first(self, write: SystemWrite, newest: CommitObject) -> LineageEntry | None:
         """The first time that a verb was carried out under the id of this one."""
@@ -283,7 +291,7 @@ class Branches:
             if (landed := lineage.find(when.upper(), head)) is not None:
                 return _at_entry(lineage, landed.entry, head)
         raise NotFound(
-            f"no branch and no commit {when!r}: 'omniray branch list' and 'omniray history' show what there is",
+            f"no branch and no commit {when!r}: the list of branches and 'omniray history' show what there is",
             wanted=when,
         )
 
@@ -323,10 +331,6 @@ def _below(newest: CommitObject, name: str) -> Iterator[str]:
         if binding.parent == ulid and not binding.deleting:
             yield other
             yield from _below(newest, other)
-
-
-def _exists(name: str) -> BranchExists:
-    return BranchExists(f"there is a branch {name!r} already; nothing was written: choose another name", branch=name)
 
 
 def _refuse_orphan(newest: CommitObject, parent: str) -> None:
