@@ -1,6 +1,7 @@
 """Random histories of branches that write and merge each other, without any graph: vectors, and a plain oracle.
 
-Every state has a vector, as the objects of a line have, and the set of all states that it includes, which is the oracle's.
+Every state has a vector, as the objects of a line have, and the set of all states that it includes, which is the
+oracle's.
 """
 
 from __future__ import annotations

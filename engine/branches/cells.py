@@ -41,7 +41,7 @@ class Rows:
     def at(cls, rows: pa.Table, places: npt.NDArray[np.int64]) -> Rows:
         """The rows at these places of a table; a place below 0 is that of an absent row."""
         present = places >= 0
-        cells = rows.drop_columns([ID]) if ID in rows.column_names else rows
+        cells = rows.select([name for name in rows.column_names if name != ID])
         return cls(_taken(cells, np.where(present, places, 0), present), present, np.zeros(len(places), np.bool_))
 
     @classmethod

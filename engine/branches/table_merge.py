@@ -89,7 +89,7 @@ class _Range:
 
     @property
     def source(self) -> Rows:
-        return Rows.at(self.rows.drop_columns([ROWADDR]), self.places)
+        return Rows.at(self.rows.select([name for name in self.rows.column_names if name != ROWADDR]), self.places)
 
     def take(self, positions: Places) -> _Range:
         """The same for a few of the ids."""

@@ -1,4 +1,4 @@
-"""The three-way merge of rows by property, against one of plain dicts; and virtual bases, against what writes had seen."""
+"""The three-way merge of rows by property, against one of plain dicts; virtual bases, against what writes had seen."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ SIDES = st.fixed_dictionaries({id: st.one_of(st.none(), VALUES) for id in IDS})
 
 Row = Mapping[str, Any] | None
 Side = Mapping[str, Row]
+
+
+def everywhere(row: Row) -> dict[str, Row]:
+    return {id: row for id in IDS}  # noqa: C420
 
 
 def rows_of(side: Side) -> Rows:
@@ -144,8 +148,8 @@ def test_the_rows_that_a_side_changed(base: Side, side: Side) -> None:
 
 def test_a_row_with_values_of_both_sides_is_told_from_one_that_is_just_the_source_s() -> None:
     row = {"n": 0, "x": 0.0, "tags": [], "place": None, "data": None}
-    base = dict.fromkeys(IDS, row)
-    source = {**dict.fromkeys(IDS, {**row, "n": 1}), "c": row}
+    base = everywhere(row)
+    source = {**everywhere({**row, "n": 1}), "c": row}
     target = {**base, "a": {**row, "tags": ["a"]}}
     found = merged(rows_of(base), rows_of(source), rows_of(target))
     assert ([IDS[n] for n in found.written], found.mixed.tolist()) == (["a", "b"], [True, False])
@@ -282,9 +286,9 @@ def test_bases_that_conflict_make_a_conflict_only_where_the_sides_differ() -> No
     row = {"n": 0, "x": 0.0, "tags": [], "place": None, "data": None}
     history = History("m")
     history.branch("x", "m")
-    states: dict[Place, Side] = {Place("m", 1): dict.fromkeys(IDS, row), Place("x", 1): dict.fromkeys(IDS, row)}
-    states[history.write("m")] = dict.fromkeys(IDS, {**row, "n": 1})
-    states[history.write("x")] = dict.fromkeys(IDS, {**row, "n": 2})
+    states: dict[Place, Side] = {Place("m", 1): everywhere(row), Place("x", 1): everywhere(row)}
+    states[history.write("m")] = everywhere({**row, "n": 1})
+    states[history.write("x")] = everywhere({**row, "n": 2})
     here, there = history.head("m"), history.head("x")
     settled = {"a": {**row, "n": 3}, "b": {**row, "n": 4}, "c": {**row, "n": 5}}
     states[history.merge("x", "m", there)] = settled
