@@ -61,8 +61,9 @@ class MergedBatch:
     replaced: pa.Table
     displaced: pa.Table
     mixed: pa.Table
-    conflicts: int
-    listed: tuple[MergeConflict, ...]
+    conflicts: int = 0
+    listed: tuple[MergeConflict, ...] = ()  # the first of them
+    settled: int = 0  # conflicts that were settled as the caller said
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ class RowMerge:
         removed = places[np.sort(np.concatenate([made.written[here.present[made.written]], made.deleted]))]
         displaced = stands.take(pa.array(removed))
         count = sum(len(found.positions) for found in made.conflicts)
+        if self.on_conflict is not OnConflict.FAIL:
+            return MergedBatch(written, displaced.select([ID, ROWADDR]), displaced, mixed, settled=count)
         listed: list[MergeConflict] = []
         for found in made.conflicts:
             listed += self._described(found, ids, source, here, room - len(listed))
