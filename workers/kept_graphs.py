@@ -1,4 +1,4 @@
-"""Graphs that a worker keeps open between tasks, since opening one takes longer than most tasks.
+"""Branches of graphs that a worker keeps open between tasks, since opening one takes longer than most tasks.
 
 A worker may outlive a graph: a graph that was deleted and created anew at the same place is another one, perhaps with
 another schema, and has another id. So every task names the id of its graph.
@@ -19,13 +19,13 @@ from omniray.workers.graphs import IdentifiedGraph
 if TYPE_CHECKING:
     from omniray.engine.load_stager import LoadStager
 
-GRAPHS_MAX = 4
+BRANCHES_MAX = 8
 
 
-def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str) -> LoadStager:
-    """The graph, to stage for; concurrent callers wait while it is being opened, and do not open it again."""
+def kept_open(uri: str, storage_options: Mapping[str, str] | None, graph_id: str, line: str = "") -> LoadStager:
+    """A branch of the graph, main if no line is given; concurrent callers wait while it is being opened."""
     with _opening:
-        return _opened(uri, tuple(sorted((storage_options or {}).items())), graph_id)
+        return _opened(uri, tuple(sorted((storage_options or {}).items())), graph_id, line or graph_id)
 
 
 def check_same(graph: IdentifiedGraph, graph_id: str) -> None:
@@ -41,11 +41,11 @@ def check_same(graph: IdentifiedGraph, graph_id: str) -> None:
 _opening = threading.Lock()
 
 
-@lru_cache(maxsize=GRAPHS_MAX)
-def _opened(uri: str, storage_options: tuple[tuple[str, str], ...], graph_id: str) -> LoadStager:
-    from omniray.engine.history.open_branch import open_branch  # imports Lance, which must not be loaded before a fork
+@lru_cache(maxsize=BRANCHES_MAX)
+def _opened(uri: str, storage_options: tuple[tuple[str, str], ...], graph_id: str, line: str) -> LoadStager:
+    from omniray.engine.history.open_branch import open_line  # imports Lance, which must not be loaded before a fork
     from omniray.engine.load_stager import LoadStager
 
     store = open_store(uri, dict(storage_options) or None)
     refuse_gone(store, graph_id)
-    return LoadStager(open_branch(store))
+    return LoadStager(open_line(store, line))

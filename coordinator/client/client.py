@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
@@ -20,8 +21,10 @@ from types import TracebackType
 from typing import Any
 
 from omniray.coordinator.client.batch_writer import IN_FLIGHT, ROWS, BatchWriter
-from omniray.coordinator.client.delivery import Delivery, checked_timeout
+from omniray.coordinator.client.branch_verbs import BranchVerbs
+from omniray.coordinator.client.delivery import checked_timeout
 from omniray.coordinator.client.link import Link
+from omniray.coordinator.client.on_branch import BranchHandles, OnBranch
 from omniray.coordinator.client.prepared_load import send_prepared
 from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.door import calls
@@ -34,11 +37,8 @@ from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.resolution import Outcome, WriteResult
-from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import Recovery
-from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
-from omniray.engine.reader import GraphReader
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
@@ -87,7 +87,7 @@ def connect_to_serving(
     return Client(uri, "", "", storage_options, None, timeout_s, durability, starts=False)
 
 
-class Client:
+class Client(BranchVerbs):
     """A graph that a coordinator serves; use it as a context manager, or `close()` it. Threads may share it."""
 
     def __init__(
@@ -106,14 +106,14 @@ class Client:
         self._author, self._timeout_s, self._address = Author(actor, tenant), timeout_s, address
         self._store = open_store(uri, storage_options, durability)
         branch = open_branch(self._store)
-        self._graph, self._stager = GraphReader(branch), LoadStager(branch)
         self._link = Link(branch, Terms(uri, storage_options, address, durability))
         try:
             self._link.open(starts=starts, timeout_s=START_TIMEOUT_S if starts else timeout_s)
         except BaseException:
             self._store.close()
             raise
-        self._delivery = Delivery(self._link, timeout_s)
+        main = OnBranch.of(branch, self._link, timeout_s)
+        self._graph, self._handles = main.graph, BranchHandles(self._store, main, timeout_s)
         self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
         self._closed, self._pid = False, os.getpid()
 
@@ -161,9 +161,10 @@ class Client:
         mode: str = "append",
         type: str | None = None,
         format: str | None = None,
-        branch: str = MAIN,
+        branch: str | None = None,
         actor: str | None = None,
         tenant: str | None = None,
+        message: str = "",
         expected_versions: Mapping[str, int] | None = None,
         txn_id: str | None = None,
         on_error: str = "fail",
@@ -172,31 +173,42 @@ class Client:
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Load any number of records in one atomic commit, as `Graph.load` does."""
-        self._refuse_unusable(branch)
-        options = LoadOptions.checked(mode, on_error, rejects)
-        terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
-        if txn_id is None and (files := _large_files(source)):
-            intent = self._staged_by_workers(files, options, terms, type, format)
-        else:
-            intent = self._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
-        return self.commit_load(intent, timeout_s)
+        with self._on(branch) as on:
+            options = LoadOptions.checked(mode, on_error, rejects)
+            terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id, message)
+            if txn_id is None and (files := _large_files(source)):
+                intent = self._staged_by_workers(on, files, options, terms, type, format)
+            else:
+                intent = on.stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
+            return self._committed(on, intent, timeout_s)
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+        branch: str | None = None,
     ) -> LoadIntent:
         """Begin a load whose parts are made elsewhere, as `Graph.begin_load` does."""
-        self._refuse_unusable()
-        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
+        with self._on(branch) as on:
+            return on.stager.begin_load(options, terms, announced=announced, memory=memory)
 
-    def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
-        """Commit a load that has all its parts."""
-        self._refuse_unusable()
+    def commit_load(
+        self, intent: LoadIntent, timeout_s: float | None = None, *, branch: str | None = None
+    ) -> WriteResult:
+        """Commit a load that has all its parts, to the branch that it was begun for."""
+        with self._on(branch) as on:
+            return self._committed(on, intent, timeout_s)
+
+    def _committed(self, on: OnBranch, intent: LoadIntent, timeout_s: float | None) -> WriteResult:
         with intent:
-            request = intent.request(self._graph.schema_hash)
+            request = intent.request(on.graph.schema_hash)
             if request is None:
-                answered = send_prepared(intent, self._graph, self._stager, self._delivery, timeout_s)
+                answered = send_prepared(intent, on.graph, on.stager, on.delivery, timeout_s)
             else:
-                answered = self._delivery.send(request, timeout_s)
+                answered = on.delivery.send(request, timeout_s)
             intent.judged(answered.answer.unfit)
             return intent.finished(answered.answer.result, sent_again=answered.in_doubt)
 
@@ -206,23 +218,25 @@ class Client:
         params: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        branch: str = MAIN,
+        branch: str | None = None,
         actor: str | None = None,
         tenant: str | None = None,
+        message: str = "",
         expected_versions: Mapping[str, int] | None = None,
         txn_id: str | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
-        self._refuse_unusable(branch)
-        now = datetime.now(UTC)
-        terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
-        checked = MutationIntent.of(text, params or {}, self.schema, terms, name=name, now=now)
-        header = Header(
-            checked.commit_id, checked.kind, checked.author, checked.expected_versions, checked.payload_hash,
-            self._graph.schema_hash, fresh=txn_id is None,
-        )  # fmt: skip
-        return self._delivery.send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
+        with self._on(branch) as on:
+            now = datetime.now(UTC)
+            terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id, message)
+            checked = MutationIntent.of(text, params or {}, on.graph.schema, terms, name=name, now=now)
+            header = Header(
+                checked.commit_id, checked.kind, checked.author, checked.expected_versions, checked.payload_hash,
+                on.graph.schema_hash, fresh=txn_id is None, message=checked.message,
+            )  # fmt: skip
+            request = MutationRequest(header, text, params or {}, name, now)
+            return on.delivery.send(request, timeout_s).answer.result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
         """`load`, in the background; the future gets its result. Many may be under way at once."""
@@ -251,6 +265,7 @@ class Client:
 
     def _staged_by_workers(
         self,
+        on: OnBranch,
         files: Sequence[str],
         options: LoadOptions,
         terms: WriteTerms,
@@ -258,30 +273,17 @@ class Client:
         format: str | None,
     ) -> LoadIntent:
         """A load of several large files, each read, checked and staged by a worker."""
-        intent = self.begin_load(options, terms)
+        intent = on.stager.begin_load(options, terms)
         try:
-            concerned = [self.schema.type(type)] if type is not None else list(self.schema)
+            concerned = [on.graph.schema.type(type)] if type is not None else list(on.graph.schema)
             since_us = intent.announce(one.table_key for one in concerned)
-            stage = partial(self._staged_part, options=options, since_us=since_us, type=type, format=format)
+            stage = partial(_staged_part, on, options=options, since_us=since_us, type=type, format=format)
             for part in self._pool.map(stage, files):
                 intent.take_part(part)
         except BaseException:
             intent.close(used=False)
             raise
         return intent
-
-    def _staged_part(
-        self, file: str, *, options: LoadOptions, since_us: int, type: str | None, format: str | None
-    ) -> Part:
-        """A part that a worker stages; a file that is not there for the workers is staged here."""
-        proof = proof_of(find_file(file))
-        terms = StageTerms(file, proof, options.mode, options.on_error, since_us, type, format)
-        part = decode_part(self._link.stage(terms, STAGE_TIMEOUT_S), self.schema)
-        if isinstance(part, NotFound) and part.facts.get("source") == file:
-            return self._stager.stage_part(file, options, since_us, type=type, format=format)
-        if isinstance(part, OmnirayError):
-            raise part
-        return part
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
         """The author of a write: the given actor and tenant, else those of this client."""
@@ -308,46 +310,49 @@ class Client:
 
     # Reading
 
-    def snapshot(self, *, at: str | date | None = None) -> Snapshot:
+    def snapshot(self, *, branch: str | None = None, at: str | date | None = None) -> Snapshot:
         """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
-        return self._graph.snapshot(at=at)
+        with self._on(branch) as on:
+            return on.graph.snapshot(at=at)
 
-    def history(self, limit: int | None = None) -> list[LineageEntry]:
-        """The commits, newest first."""
-        return self._graph.history(limit)
+    def history(self, limit: int | None = None, *, branch: str | None = None) -> list[LineageEntry]:
+        """The commits of a branch, newest first: its own, then those of its parents that it began with."""
+        with self._on(branch) as on:
+            return on.graph.history(limit)
 
-    def recoveries(self, limit: int | None = None) -> list[Recovery]:
-        """What recoveries did, newest first."""
-        return self._graph.recoveries(limit)
+    def recoveries(self, limit: int | None = None, *, branch: str | None = None) -> list[Recovery]:
+        """What recoveries did on a branch, newest first."""
+        with self._on(branch) as on:
+            return on.graph.recoveries(limit)
 
-    def outcome(self, txn_id: str) -> Outcome:
+    def outcome(self, txn_id: str, *, branch: str | None = None) -> Outcome:
         """Whether a write whose answer was lost was committed.
 
         "Not committed" stays true until the write is sent again: a try that is still under way, anywhere, ends with
         `Withdrawn`.
         """
-        self._refuse_unusable()
-        found: Outcome = self._link.call(calls.OUTCOME, self._timeout_s, OfWrite(checked_txn_id(txn_id)))
-        return found
+        with self._on(branch) as on:
+            found: Outcome = on.link.call(calls.OUTCOME, self._timeout_s, OfWrite(checked_txn_id(txn_id)))
+            return found
 
     # The coordinator
 
-    def status(self) -> Status:
-        """The status of the coordinator now."""
-        self._refuse_unusable()
-        status: Status = self._link.call(calls.STATUS, self._timeout_s)
-        return status
+    def status(self, *, branch: str | None = None) -> Status:
+        """The status of the coordinator now, and of one branch."""
+        with self._on(branch) as on:
+            status: Status = on.link.call(calls.STATUS, self._timeout_s)
+            return status
 
-    def flush(self) -> None:
-        """Wait until Phase D of all commits is finished: then plain Lance readers see them too."""
-        self._refuse_unusable()
-        self._link.call(calls.FLUSH, self._timeout_s)
+    def flush(self, *, branch: str | None = None) -> None:
+        """Wait until Phase D of all commits is finished: then plain Lance readers see those of main too."""
+        with self._on(branch) as on:
+            on.link.call(calls.FLUSH, self._timeout_s)
 
-    def recover(self) -> RecoveryReport:
+    def recover(self, *, branch: str | None = None) -> RecoveryReport:
         """Recover the operations of dead writers now; the coordinator also does so by itself."""
-        self._refuse_unusable()
-        report: RecoveryReport = self._link.call(calls.RECOVER, self._timeout_s)
-        return report
+        with self._on(branch) as on:
+            report: RecoveryReport = on.link.call(calls.RECOVER, self._timeout_s)
+            return report
 
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
@@ -378,9 +383,14 @@ class Client:
         self._link.close()
         self._store.close()
 
-    def _refuse_unusable(self, branch: str = MAIN) -> None:
-        if branch != MAIN:
-            raise NotFound(f"no branch {branch!r}; this graph has {MAIN}", branch=branch)
+    @contextmanager
+    def _on(self, branch: str | None) -> Iterator[OnBranch]:
+        """The graph on a branch, by its name; main if none is named."""
+        self._refuse_unusable()
+        with self._handles.on(branch) as on:
+            yield on
+
+    def _refuse_unusable(self) -> None:
         if self._closed:
             raise InputError("the client is closed; connect again")
         if os.getpid() != self._pid:  # no thread survives a fork, and no connection may be shared
@@ -396,3 +406,17 @@ def _large_files(source: Any) -> list[str]:
     files = [find_file(one) for one in source]
     is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
     return [file.path if file.remote else os.path.abspath(file.path) for file in files] if is_large else []
+
+
+def _staged_part(
+    on: OnBranch, file: str, *, options: LoadOptions, since_us: int, type: str | None, format: str | None
+) -> Part:
+    """A part that a worker stages; a file that is not there for the workers is staged here."""
+    proof = proof_of(find_file(file))
+    terms = StageTerms(file, proof, options.mode, options.on_error, since_us, type, format)
+    part = decode_part(on.link.stage(terms, STAGE_TIMEOUT_S), on.graph.schema)
+    if isinstance(part, NotFound) and part.facts.get("source") == file:
+        return on.stager.stage_part(file, options, since_us, type=type, format=format)
+    if isinstance(part, OmnirayError):
+        raise part
+    return part

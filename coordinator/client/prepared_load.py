@@ -25,7 +25,7 @@ def send_prepared(
             resolution, judged_on = _judged(intent, graph, stager)
         header = Header(
             intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
-            graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable,
+            graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable, message=intent.message,
         )  # fmt: skip
         with contextlib.suppress(Moved):
             return delivery.send(PreparedRequest(header, resolution, judged_on), timeout_s)

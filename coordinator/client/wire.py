@@ -7,6 +7,7 @@ said of it: nothing was sent where no connection could be made; else its fate is
 from __future__ import annotations
 
 import contextlib
+import copy
 import http.client
 import select
 import socket
@@ -60,6 +61,7 @@ class Wire:
         self._idle: list[http.client.HTTPConnection] = []  # the one used last is used next
         self._lock, self._is_closed = threading.Lock(), False
         self._heard_at = time.monotonic()
+        self.root, self._beside = self, dict[str, Wire]()
 
     def __repr__(self) -> str:
         return f"Wire({self.url!r})"
@@ -68,6 +70,15 @@ class Wire:
     def has_paused(self) -> bool:
         """Whether nothing was heard for so long that `newest` may be old, and connections be closed."""
         return time.monotonic() - self._heard_at > IDLE_S
+
+    def on(self, line: str) -> Wire:
+        """The wire for another branch: over the same connections, with a `newest` of its own; `root` is this one."""
+        with self._lock:
+            if line not in self._beside:
+                other = copy.copy(self)
+                other._headers, other.newest = {**self._headers, LINE: line}, 0
+                self._beside[line] = other
+            return self._beside[line]
 
     def write(self, request: Request, timeout_s: float) -> WriteAnswer:
         """Send a write and wait for its answer; an error is raised."""
@@ -112,7 +123,8 @@ class Wire:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle, self._is_closed = self._idle, [], True
+            idle, self._is_closed = self._idle.copy(), True
+            self._idle.clear()
         for connection in idle:
             connection.close()
 
@@ -168,7 +180,7 @@ class Wire:
 
     def _keep(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
         with self._lock:
-            is_kept = not (response.will_close or self._is_closed)
+            is_kept = not (response.will_close or self.root._is_closed)
             if is_kept:
                 self._idle.append(connection)
         if not is_kept:

@@ -14,7 +14,7 @@ import pytest
 
 import omniray
 from omniray.coordinator.actors import house as house_module
-from omniray.coordinator.actors import incarnations as incarnations_module
+from omniray.coordinator.actors import line_service
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import CALLS, Call
@@ -186,7 +186,7 @@ def test_a_down_that_fails_says_why_and_the_process_lives_on_to_be_asked_again(
 
     with connected(store) as client:
         with monkeypatch.context() as failing:
-            failing.setattr(incarnations_module, "release", fail)
+            failing.setattr(line_service, "release", fail)
             with pytest.raises(StorageError, match="no route"):
                 client.down()
         assert coordinator.ends == []
@@ -257,10 +257,10 @@ def test_calls_that_wait_keep_no_client_from_finding_the_coordinator(store: Obje
 
     coordinator.reconciler.wait = wait
     with connected(store) as client:
-        flushing = [threading.Thread(target=client.flush) for _ in range(house_module.THREADS + 1)]
+        flushing = [threading.Thread(target=client.flush) for _ in range(line_service.CALLS_AT_ONCE + 1)]
         for thread in flushing:
             thread.start()
-        for _ in range(house_module.THREADS):
+        for _ in range(line_service.CALLS_AT_ONCE):
             assert waiting.acquire(timeout=TIMEOUT_S)
         try:
             with connected(store) as another:
@@ -301,7 +301,7 @@ def test_a_bug_in_a_call_is_told_to_its_caller_alone(
 def test_arguments_of_another_form_are_bad_input(coordinator: Housed, call: Call, arguments: Any) -> None:
     import asyncio
 
-    reply = asyncio.run(coordinator.house.call(call, json.dumps(arguments).encode()))
+    reply = asyncio.run(coordinator.house.call(coordinator.line, call, json.dumps(arguments).encode()))
     assert (reply.status, json.loads(reply.body)["kind"]) == (400, "bad_input")
 
 
@@ -338,7 +338,7 @@ def test_the_answer_of_each_call_comes_back_as_it_was(name: str) -> None:
 
 
 def test_the_status_of_a_coordinator_of_a_later_omniray_is_understood(coordinator: Housed) -> None:
-    status = coordinator.house._status()
+    status = coordinator.house._status(coordinator.line)
     later = json.dumps({**json.loads(calls.encode(status)), "later": 7}).encode()
     assert calls.decode_answer(calls.STATUS, later) == status
 
