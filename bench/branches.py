@@ -68,12 +68,12 @@ def _in_turns(
 ) -> tuple[list[Observed], list[Observed], list[Observed]]:
     made, on_branch, on_main = [], [], []
     for number in range(count):
-        made.append(_whole(server, lambda name=f"b{number}": graph.create_branch(name)))  # type: ignore[misc]
+        made.append(_whole(server, lambda name=f"b{number}": graph.create_branch(name)))
         graph.flush()
         graph.snapshot(branch=f"b{number}")  # opens the handle, as main's is
-        on_branch.append(observe(server, lambda number=number: _insert(graph, f"x{number}", f"b{number}")))  # type: ignore[misc]
+        on_branch.append(observe(server, lambda number=number: _insert(graph, f"x{number}", f"b{number}")))
         graph.flush()
-        on_main.append(observe(server, lambda number=number: _insert(graph, f"y{number}", "main")))  # type: ignore[misc]
+        on_main.append(observe(server, lambda number=number: _insert(graph, f"y{number}", "main")))
         graph.flush()
     return made, on_branch, on_main
 
