@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -68,19 +69,19 @@ def _in_turns(
 ) -> tuple[list[Observed], list[Observed], list[Observed]]:
     made, on_branch, on_main = [], [], []
     for number in range(count):
-        made.append(_whole(server, lambda name=f"b{number}": graph.create_branch(name)))
+        name = f"b{number}"
+        made.append(_whole(server, partial(graph.create_branch, name)))
         graph.flush()
-        graph.snapshot(branch=f"b{number}")  # opens the handle, as main's is
-        on_branch.append(observe(server, lambda number=number: _insert(graph, f"x{number}", f"b{number}")))
+        graph.snapshot(branch=name)  # opens the handle, as main's is
+        on_branch.append(observe(server, partial(_insert, graph, f"x{number}", name)))
         graph.flush()
-        on_main.append(observe(server, lambda number=number: _insert(graph, f"y{number}", "main")))
+        on_main.append(observe(server, partial(_insert, graph, f"y{number}", "main")))
         graph.flush()
     return made, on_branch, on_main
 
 
-def _whole(server: S3Server, action: object) -> Observed:
+def _whole(server: S3Server, action: Callable[[], object]) -> Observed:
     """All requests of an action."""
-    assert callable(action)
     server.reset()
     seconds = timed(action)
     return Observed(seconds, Traffic.of(server.requests()))
