@@ -186,18 +186,26 @@ class Graph(GraphReader):
             return intent.finished(on._writer.commit(intent, submitted_at))
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+        branch: str | None = None,
     ) -> LoadIntent:
         """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()
-        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
+        return self._on(branch)._stager.begin_load(options, terms, announced=announced, memory=memory)
 
-    def commit_load(self, intent: LoadIntent) -> WriteResult:
-        """Judge and commit a load that has all its parts."""
+    def commit_load(self, intent: LoadIntent, *, branch: str | None = None) -> WriteResult:
+        """Judge and commit a load that has all its parts, on the branch that it was begun for and no other."""
         self._refuse_unwritable()
-        submitted_at = self._branch.tip.refresh() if intent.resubmittable else None
         with intent:
-            return intent.finished(self._writer.commit(intent, submitted_at))
+            on = self._on(branch)
+            intent.refuse_other(on.line)
+            submitted_at = on._branch.newest() if intent.resubmittable else None
+            return intent.finished(on._writer.commit(intent, submitted_at))
 
     def mutate(
         self,
