@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -186,18 +186,26 @@ class Graph(GraphReader):
             return intent.finished(on._writer.commit(intent, submitted_at))
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+        branch: str | None = None,
     ) -> LoadIntent:
         """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()
-        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
+        return self._on(branch)._stager.begin_load(options, terms, announced=announced, memory=memory)
 
-    def commit_load(self, intent: LoadIntent) -> WriteResult:
-        """Judge and commit a load that has all its parts."""
+    def commit_load(self, intent: LoadIntent, *, branch: str | None = None) -> WriteResult:
+        """Judge and commit a load that has all its parts, on the branch that it was begun for and no other."""
         self._refuse_unwritable()
-        submitted_at = self._branch.tip.refresh() if intent.resubmittable else None
         with intent:
-            return intent.finished(self._writer.commit(intent, submitted_at))
+            on = self._on(branch)
+            intent.refuse_other(on.line)
+            submitted_at = on._branch.newest() if intent.resubmittable else None
+            return intent.finished(on._writer.commit(intent, submitted_at))
 
     def mutate(
         self,
@@ -240,7 +248,8 @@ class Graph(GraphReader):
         No table is touched. `txn_id` makes it safe to repeat, as in `load`, and is the branch's id.
         """
         author = Author(actor, tenant)
-        return self._branches().create(name, from_, author=author, message=message, txn_id=txn_id)
+        with self._branches() as branches:
+            return branches.create(name, from_, author=author, message=message, txn_id=txn_id)
 
     def delete_branch(
         self,
@@ -257,7 +266,8 @@ class Graph(GraphReader):
         From then on its writers and readers get `BranchGone`; a later branch of its name is another one.
         """
         author = Author(actor, tenant)
-        return self._branches().delete(name, force=force, author=author, message=message, txn_id=txn_id)
+        with self._branches() as branches:
+            return branches.delete(name, force=force, author=author, message=message, txn_id=txn_id)
 
     def rename_branch(
         self,
@@ -271,7 +281,8 @@ class Graph(GraphReader):
     ) -> BranchChange:
         """Give a branch another name; handles that are open keep working."""
         author = Author(actor, tenant)
-        return self._branches().rename(name, new_name, author=author, message=message, txn_id=txn_id)
+        with self._branches() as branches:
+            return branches.rename(name, new_name, author=author, message=message, txn_id=txn_id)
 
     def merge(
         self,
@@ -342,12 +353,16 @@ class Graph(GraphReader):
         writer, tip = self._writer, self._branch.tip.another()
         return Merger(self._branch, tip, self._finaliser, writer.attempts, owner=self._owner, held=writer.held)
 
-    def _branches(self) -> Branches:
+    @contextlib.contextmanager
+    def _branches(self) -> Iterator[Branches]:
+        """What changes the branches, while this process's writes to main wait: it moves the end of main's line."""
         self._refuse_unwritable()
-        return self._on(MAIN)._branches_of_main()
+        main = self._on(MAIN)
+        with main._writer.held():
+            yield main._branches_of_main()
 
     def _branches_of_main(self) -> Branches:
-        return Branches(self._branch, self._branch.tip.another(), self._finaliser.notice, owner=self._owner)
+        return Branches(self._branch, self._tip, self._finaliser.notice, owner=self._owner)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
@@ -385,7 +400,11 @@ class Graph(GraphReader):
 
     def _opened(self, branch: str) -> Graph:
         opened = open_branch(self._branch.store, branch, read_only=self._read_only)
+        opened.cache.look_beside(lambda: (self._branch.cache, *(one._branch.cache for one in self._open_others())))
         return Graph(opened, read_only=self._read_only, grace_s=self._grace_s, borrows_store=True)
+
+    def _open_others(self) -> tuple[Graph, ...]:
+        return tuple(self._others.values())
 
     def _end(self) -> None:
         """Close a handle of another branch; of one that was deleted nothing is to be finished."""

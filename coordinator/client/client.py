@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import partial
 from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
@@ -23,14 +22,17 @@ from typing import Any
 from omniray.coordinator.client.batch_writer import IN_FLIGHT, ROWS, BatchWriter
 from omniray.coordinator.client.branch_verbs import BranchVerbs
 from omniray.coordinator.client.delivery import checked_timeout
+from omniray.coordinator.client.large_load import large_files, stage_by_workers
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.on_branch import BranchHandles, OnBranch
-from omniray.coordinator.client.prepared_load import send_prepared
+from omniray.coordinator.client.prepared_load import sending_prepared
 from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.client.under_way import UnderWay
+from omniray.coordinator.client.waits import Waits, carried_out
 from omniray.coordinator.door import calls
-from omniray.coordinator.door.calls import OfWrite, RepairTerms, StageTerms, SweepTerms
+from omniray.coordinator.door.calls import OfWrite, RepairTerms, SweepTerms
 from omniray.coordinator.door.status import Status
-from omniray.engine.base.errors import InputError, NotFound, OmnirayError
+from omniray.engine.base.errors import InputError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.history.lineage_entry import LineageEntry
@@ -42,22 +44,16 @@ from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
-from omniray.engine.rows.source_files import find_file, proof_of
 from omniray.engine.schema.types import Schema
 from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.load import LoadIntent, Progress
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.part import Part
-from omniray.engine.writes.part_message import decode_part
 from omniray.engine.writes.terms import WriteTerms
 from omniray.engine.writes.write_requests import Header, MutationRequest
 
 TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
-STAGE_TIMEOUT_S = 3600.0
-IN_FLIGHT_MAX = 64
-WORKERS_BYTES_MIN = 32 << 20
 
 
 def connect(
@@ -114,7 +110,7 @@ class Client(BranchVerbs):
             raise
         main = OnBranch.of(branch, self._link, timeout_s)
         self._graph, self._handles = main.graph, BranchHandles(self._store, main, timeout_s)
-        self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
+        self._under_way = UnderWay()
         self._closed, self._pid = False, os.getpid()
 
     def __repr__(self) -> str:
@@ -173,14 +169,41 @@ class Client(BranchVerbs):
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Load any number of records in one atomic commit, as `Graph.load` does."""
+        return carried_out(
+            self._loading(
+                source, mode=mode, type=type, format=format, branch=branch, actor=actor, tenant=tenant, message=message,
+                expected_versions=expected_versions, txn_id=txn_id, on_error=on_error, rejects=rejects,
+                progress=progress, timeout_s=timeout_s,
+            )
+        )  # fmt: skip
+
+    def _loading(
+        self,
+        source: Any,
+        *,
+        mode: str = "append",
+        type: str | None = None,
+        format: str | None = None,
+        branch: str | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        message: str = "",
+        expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
+        on_error: str = "fail",
+        rejects: str | Path | None = None,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> Waits[WriteResult]:
         with self._on(branch) as on:
             options = LoadOptions.checked(mode, on_error, rejects)
             terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id, message)
-            if txn_id is None and (files := _large_files(source)):
-                intent = self._staged_by_workers(on, files, options, terms, type, format)
+            if txn_id is None and (files := large_files(source)):
+                intent = on.stager.begin_load(options, terms)
+                stage_by_workers(files, intent, on.link, on.stager, on.graph.schema, options, type, format)
             else:
                 intent = on.stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
-            return self._committed(on, intent, timeout_s)
+            return (yield from self._committing(on, intent, timeout_s))
 
     def begin_load(
         self,
@@ -200,15 +223,16 @@ class Client(BranchVerbs):
     ) -> WriteResult:
         """Commit a load that has all its parts, to the branch that it was begun for."""
         with self._on(branch) as on:
-            return self._committed(on, intent, timeout_s)
+            return carried_out(self._committing(on, intent, timeout_s))
 
-    def _committed(self, on: OnBranch, intent: LoadIntent, timeout_s: float | None) -> WriteResult:
+    def _committing(self, on: OnBranch, intent: LoadIntent, timeout_s: float | None) -> Waits[WriteResult]:
         with intent:
             request = intent.request(on.graph.schema_hash)
             if request is None:
-                answered = send_prepared(intent, on.graph, on.stager, on.delivery, timeout_s)
+                sending = sending_prepared(intent, on.graph, on.stager, on.delivery, timeout_s)
             else:
-                answered = on.delivery.send(request, timeout_s)
+                sending = on.delivery.sending(request, timeout_s)
+            answered = yield from sending
             intent.judged(answered.answer.unfit)
             return intent.finished(answered.answer.result, sent_again=answered.in_doubt)
 
@@ -227,6 +251,27 @@ class Client(BranchVerbs):
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
+        return carried_out(
+            self._mutating(
+                text, params, name=name, branch=branch, actor=actor, tenant=tenant, message=message,
+                expected_versions=expected_versions, txn_id=txn_id, timeout_s=timeout_s,
+            )
+        )  # fmt: skip
+
+    def _mutating(
+        self,
+        text: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        message: str = "",
+        expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Waits[WriteResult]:
         with self._on(branch) as on:
             now = datetime.now(UTC)
             terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id, message)
@@ -236,17 +281,21 @@ class Client(BranchVerbs):
                 on.graph.schema_hash, fresh=txn_id is None, message=checked.message,
             )  # fmt: skip
             request = MutationRequest(header, text, params or {}, name, now)
-            return on.delivery.send(request, timeout_s).answer.result
+            return (yield from on.delivery.sending(request, timeout_s)).answer.result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
-        """`load`, in the background; the future gets its result. Many may be under way at once."""
+        """`load`, in the background; the future gets its result. Many may be under way at once.
+
+        To cancel the future gives the write up: it may have landed all the same, and sent again with its `txn_id` it
+        is applied once.
+        """
         self._refuse_unusable()
-        return self._pool.submit(self.load, source, **options)
+        return self._under_way.submit(self._loading(source, **options))
 
     def submit_mutate(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> Future[WriteResult]:
         """`mutate`, in the background."""
         self._refuse_unusable()
-        return self._pool.submit(self.mutate, text, params, **options)
+        return self._under_way.submit(self._mutating(text, params, **options))
 
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
         """A writer that gathers records and loads them in batches; `options` are those of `load`.
@@ -256,34 +305,12 @@ class Client(BranchVerbs):
         return BatchWriter(self.submit_load, options, rows=rows, in_flight=in_flight)
 
     async def load_async(self, source: Any, **options: Any) -> WriteResult:
-        """`load`, for asyncio."""
+        """`load`, for asyncio, from any event loop. To cancel it gives the write up, as with `submit_load`."""
         return await asyncio.wrap_future(self.submit_load(source, **options))
 
     async def mutate_async(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> WriteResult:
         """`mutate`, for asyncio."""
         return await asyncio.wrap_future(self.submit_mutate(text, params, **options))
-
-    def _staged_by_workers(
-        self,
-        on: OnBranch,
-        files: Sequence[str],
-        options: LoadOptions,
-        terms: WriteTerms,
-        type: str | None,
-        format: str | None,
-    ) -> LoadIntent:
-        """A load of several large files, each read, checked and staged by a worker."""
-        intent = on.stager.begin_load(options, terms)
-        try:
-            concerned = [on.graph.schema.type(type)] if type is not None else list(on.graph.schema)
-            since_us = intent.announce(one.table_key for one in concerned)
-            stage = partial(_staged_part, on, options=options, since_us=since_us, type=type, format=format)
-            for part in self._pool.map(stage, files):
-                intent.take_part(part)
-        except BaseException:
-            intent.close(used=False)
-            raise
-        return intent
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
         """The author of a write: the given actor and tenant, else those of this client."""
@@ -379,7 +406,7 @@ class Client(BranchVerbs):
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        self._pool.shutdown()
+        self._under_way.close()
         self._link.close()
         self._store.close()
 
@@ -395,28 +422,3 @@ class Client(BranchVerbs):
             raise InputError("the client is closed; connect again")
         if os.getpid() != self._pid:  # no thread survives a fork, and no connection may be shared
             raise InputError("the client was connected before this process was forked; connect again here")
-
-
-def _large_files(source: Any) -> list[str]:
-    """The files of a load that workers should stage: several large ones; empty for any other source."""
-    if not isinstance(source, list | tuple) or len(source) < 2:
-        return []
-    if not all(isinstance(one, str | PathLike) for one in source):
-        return []
-    files = [find_file(one) for one in source]
-    is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
-    return [file.path if file.remote else os.path.abspath(file.path) for file in files] if is_large else []
-
-
-def _staged_part(
-    on: OnBranch, file: str, *, options: LoadOptions, since_us: int, type: str | None, format: str | None
-) -> Part:
-    """A part that a worker stages; a file that is not there for the workers is staged here."""
-    proof = proof_of(find_file(file))
-    terms = StageTerms(file, proof, options.mode, options.on_error, since_us, type, format)
-    part = decode_part(on.link.stage(terms, STAGE_TIMEOUT_S), on.graph.schema)
-    if isinstance(part, NotFound) and part.facts.get("source") == file:
-        return on.stager.stage_part(file, options, since_us, type=type, format=format)
-    if isinstance(part, OmnirayError):
-        raise part
-    return part

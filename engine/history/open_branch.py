@@ -90,9 +90,11 @@ def open_branch(store: ObjectStore, name: str = MAIN, *, read_only: bool = False
     return _opened(store, find_branch(store, name, read_only=read_only))
 
 
-def open_line(store: ObjectStore, line: str, *, main: CommitObject | None = None) -> OpenBranch:
+def open_line(
+    store: ObjectStore, line: str, *, main: CommitObject | None = None, read_only: bool = False
+) -> OpenBranch:
     """Open the branch whose line has this ULID (`find_line`): its name may have changed, or be another branch's."""
-    return _opened(store, find_line(store, line, main=main))
+    return _opened(store, find_line(store, line, main=main, read_only=read_only))
 
 
 def _opened(store: ObjectStore, found: BranchHead) -> OpenBranch:
