@@ -155,20 +155,18 @@ def test_a_name_is_resolved_once_for_all_that_spark_plans_with_it(graph: omniray
 def test_nothing_is_written_to_plan_or_read_on_a_branch_whose_creator_died(disk: Root) -> None:
     with new_graph(disk) as graph:
         insert(graph, "ann")
-        graph.flush()
         with armed({Point.BRANCH_AFTER_BIND: Action(fail)}), pytest.raises(FailpointHit):
             graph.create_branch("trial")
-        graph.flush()
-        before = files_below(graph.uri)
-        made = source(graph)
-        reader = frame(made)
-        assert names(reader, reader.partitions()) == ["ann"]
-        changes = stream(graph, **{"from": "beginning"})
-        offset = changes.latestOffset(changes.initialOffset(), ReadAllAvailable())
-        assert names(changes, changes.partitions(changes.initialOffset(), offset)) == ["ann"]
-        changes.stop()
-        made.writer(columns(graph), False)
-        assert files_below(graph.uri) == before
+    before = files_below(graph.uri)
+    made = source(graph)
+    reader = frame(made)
+    assert names(reader, reader.partitions()) == ["ann"]
+    changes = stream(graph, **{"from": "beginning"})
+    offset = changes.latestOffset(changes.initialOffset(), ReadAllAvailable())
+    assert names(changes, changes.partitions(changes.initialOffset(), offset)) == ["ann"]
+    changes.stop()
+    made.writer(columns(graph), False)
+    assert files_below(graph.uri) == before
 
 
 # Change streams

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -57,14 +57,13 @@ class ChangeOptions:
             _count(options, "steps_per_batch"),
         )
 
-    def opened(self, line: str = "") -> tuple[ObjectStore, Changes]:
-        """The changes of the branch, or of the one whose line is given; the caller closes the store."""
+    def opened(self) -> tuple[ObjectStore, Changes]:
+        """The changes of the branch; the caller closes the store."""
         from omniray.engine.reading.change_feed import Changes  # imports Lance: not when Spark forks its workers
 
-        target = replace(self.target, line=line) if line else self.target
-        store = target.store()
+        store = self.target.store()
         try:
-            return store, Changes(target.opened_to_read(store))
+            return store, Changes(self.target.opened_to_read(store))
         except BaseException:
             store.close()
             raise
@@ -86,14 +85,6 @@ def change_schema(options: ChangeOptions) -> StructType:
 
 Offset = dict[str, Any]
 """`seq`, the number of the last step that was read, and `line`, the ULID of the branch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive steps of one line, for one task."""
-
-    line: str
-    steps: tuple[TableStep, ...]
 
 
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -132,16 +123,16 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         steps = list(self._changes.steps(self._seq(start), self._seq(end), [self._options.type]))
-        return [InputPartition(Run(self._changes.line, run)) for run in runs(steps)]
+        return [InputPartition(run) for run in runs(steps)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the changes of its steps, in their order."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        store, changes = self._options.opened(partition.value.line)
+        store, changes = self._options.opened()
         with closing(store):
-            for step in partition.value.steps:
+            for step in partition.value:
                 for kind, rows in changes.read(step):
                     for batch in rows.to_batches():
                         yield as_spark(_marked(batch, kind, step), arrow)
