@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import omniray
 from omniray.engine.branches.merge_result import MergeResult
+from omniray.engine.store.open_store import open_store
+from tests.coordination import serving
 from tests.stores import Root
 
 SCHEMA = """
@@ -84,6 +86,14 @@ def move(graph: omniray.Graph, name: str, value: str | None, branch: str = "main
 
 def remove(graph: omniray.Graph, name: str, branch: str = "main") -> None:
     graph.mutate(REMOVE, {"name": name}, branch=branch)
+
+
+def committed_together(uri: str, *names: str) -> tuple[str, ...]:
+    """The commits of a coordinator that puts a person each into one object of main's line."""
+    with serving(open_store(uri)) as service:
+        writes = [service.load_request([{"name": name}], type="Person") for name in names]
+        service.in_one_round(writes)
+    return tuple(write.header.commit_id for write in writes)
 
 
 def conflicts_of(result: MergeResult | omniray.OmnirayError) -> list[tuple[str, str, str, tuple[str, ...]]]:

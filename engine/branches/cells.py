@@ -5,7 +5,7 @@ side changed has that side's value afterwards; one that both changed to the same
 different values is a conflict. A side that set a property back to the base's value has not changed it. Null differs
 from every value; lists, vectors and blobs are compared whole; floats bit by bit.
 
-With several best bases these are merged first, in the same way, to a virtual one (`virtual_base`). Where that
+With several best bases these are merged first, in the same way, to a virtual one (`virtual_base.py`). Where that
 conflicts, the virtual base is unlike anything: then only values that are equal on both sides agree.
 """
 
@@ -41,7 +41,7 @@ class Rows:
     def at(cls, rows: pa.Table, places: npt.NDArray[np.int64]) -> Rows:
         """The rows at these places of a table; a place below 0 is that of an absent row."""
         present = places >= 0
-        cells = rows.drop_columns([ID]) if ID in rows.column_names else rows
+        cells = rows.select([name for name in rows.column_names if name != ID])
         return cls(_taken(cells, np.where(present, places, 0), present), present, np.zeros(len(places), np.bool_))
 
     @classmethod
@@ -52,6 +52,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.present)
+
+    def absent(self) -> Rows:
+        """As many rows, of which none is there."""
+        return Rows.at(self.cells, np.full(len(self), -1))
 
     def take(self, positions: npt.NDArray[np.int64]) -> Rows:
         """The rows at some positions."""
@@ -120,12 +124,12 @@ def merged(base: Rows, source: Rows, target: Rows, on_conflict: OnConflict = OnC
     names = source.cells.column_names
     is_born_twice = both & ~base.present
     clash = {name: both & apart[name] & (is_born_twice | (by_source[name] & by_target[name])) for name in names}
-    is_gone_here = base.present & source.present & ~target.present & (base.torn | _any(by_source, len(base)))
+    is_gone_here = base.present & source.present & ~target.present & (base.torn | any_of(by_source, len(base)))
     is_gone_there = base.present & ~source.present & target.present
-    is_kept_here = is_gone_there & (base.torn | _any(by_target, len(base)))
+    is_kept_here = is_gone_there & (base.torn | any_of(by_target, len(base)))
     conflicts = (
-        _conflicts(ConflictKind.DIVERGENT_INSERT, is_born_twice & _any(clash, len(base)), clash),
-        _conflicts(ConflictKind.DIVERGENT_UPDATE, ~is_born_twice & _any(clash, len(base)), clash),
+        _conflicts(ConflictKind.DIVERGENT_INSERT, is_born_twice & any_of(clash, len(base)), clash),
+        _conflicts(ConflictKind.DIVERGENT_UPDATE, ~is_born_twice & any_of(clash, len(base)), clash),
         _conflicts(ConflictKind.DELETE_VS_UPDATE, is_gone_here, by_source),
         _conflicts(ConflictKind.DELETE_VS_UPDATE, is_kept_here, by_target),
     )
@@ -134,13 +138,13 @@ def merged(base: Rows, source: Rows, target: Rows, on_conflict: OnConflict = OnC
         name: (both & apart[name] & by_source[name] & ~by_target[name] & ~is_born_twice) | (clash[name] & theirs)
         for name in names
     }
-    is_unsettled = _any(clash, len(base)) & (on_conflict is OnConflict.FAIL)
-    is_changed = both & _any(from_source, len(base)) & ~is_unsettled
+    is_unsettled = any_of(clash, len(base)) & (on_conflict is OnConflict.FAIL)
+    is_changed = both & any_of(from_source, len(base)) & ~is_unsettled
     is_new = (source.present & ~target.present & ~base.present) | (is_gone_here & theirs)
     written = np.flatnonzero(is_changed | is_new)
     is_source = {name: (from_source[name] | is_new)[written] for name in names}
     cells = pa.table(
-        [_chosen(source.cells[name], target.cells[name], written, is_source[name]) for name in names],
+        [chosen(source.cells[name], target.cells[name], written, is_source[name]) for name in names],
         schema=source.cells.schema,
     )
     from_target = [~is_source[name] & apart[name][written] for name in names]
@@ -149,34 +153,14 @@ def merged(base: Rows, source: Rows, target: Rows, on_conflict: OnConflict = OnC
     return MergedRows(written, cells, mixed, deleted, tuple(one for one in conflicts if len(one.positions)))
 
 
-def virtual_base(older: Rows, one: Rows, other: Rows) -> Rows:
-    """What a merge of two bases has, given the base of these; where they conflict it is unlike anything."""
-    apart = one.differs_from(other)
-    by_one, by_other = one.differs_from(older), other.differs_from(older)
-    names = one.cells.column_names
-    both = one.present & other.present
-    unlike = {name: both & apart[name] & ((by_one[name] & by_other[name]) | ~older.present) for name in names}
-    takes_other = {name: both & apart[name] & ~by_one[name] & older.present for name in names}
-    lone = one.present ^ other.present
-    is_edited = np.where(one.present, _any(by_one, len(one)), _any(by_other, len(one)))
-    is_torn = one.torn | other.torn | (lone & older.present & (older.torn | is_edited))
-    present = both | is_torn | (lone & ~older.present)
-    everywhere = np.arange(len(one))
-    cells = pa.table(
-        [_chosen(other.cells[name], one.cells[name], everywhere, takes_other[name] | ~one.present) for name in names],
-        schema=one.cells.schema,
-    )
-    return Rows(cells, present, is_torn, {name: unlike[name] | is_torn for name in names})
-
-
 def changed_rows(base: Rows, side: Rows) -> Mask:
     """Which rows a side inserted, deleted or changed."""
-    edited = base.present & side.present & _any(side.differs_from(base), len(base))
+    edited = base.present & side.present & any_of(side.differs_from(base), len(base))
     found: Mask = (base.present != side.present) | base.torn | edited
     return found
 
 
-def _any(masks: Mapping[str, Mask], length: int) -> Mask:
+def any_of(masks: Mapping[str, Mask], length: int) -> Mask:
     found: Mask = np.logical_or.reduce([*masks.values(), np.zeros(length, np.bool_)])
     return found
 
@@ -185,7 +169,7 @@ def _conflicts(kind: ConflictKind, where: Mask, about: Mapping[str, Mask]) -> Ro
     return RowConflicts(kind, np.flatnonzero(where), about)
 
 
-def _chosen(
+def chosen(
     yes: pa.ChunkedArray, no: pa.ChunkedArray, positions: npt.NDArray[np.int64], takes_yes: Mask
 ) -> pa.ChunkedArray:
     """Of two aligned columns, at each of the positions the value of one of them."""

@@ -40,6 +40,7 @@ class TableSummary:
     how: How
     written: int = 0
     removed: int = 0  # the rows that are replaced among them
+    settled: int = 0  # conflicts that were settled by `on_conflict`
 
 
 @dataclass(slots=True)
@@ -278,8 +279,9 @@ class MergePlan:
                 if self._staging is not None and (write := plan.rows.write()) is not None:
                     changes[key] = write
             if plan.how is not How.SKIP:
-                written, removed = (plan.rows.written, plan.rows.removed) if plan.rows is not None else (0, 0)
-                summaries.append(TableSummary(key, plan.how, written, removed))
+                made = plan.rows
+                counts = (0, 0, 0) if made is None else (made.written, made.removed, made.settled)
+                summaries.append(TableSummary(key, plan.how, *counts))
             nodes, edges = (nodes + count, edges) if key.startswith("node:") else (nodes, edges + count)
         return Verdict(
             changes, conflicts, Affected(nodes, edges), tuple(summaries),

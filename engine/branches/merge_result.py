@@ -77,7 +77,13 @@ class MergeResult:
     def as_json(self) -> dict[str, Any]:
         """The result as plain data."""
         tables = [
-            {"table_key": one.table_key, "how": one.how.value, "written": one.written, "removed": one.removed}
+            {
+                "table_key": one.table_key,
+                "how": one.how.value,
+                "written": one.written,
+                "removed": one.removed,
+                "settled": one.settled,
+            }
             for one in self.tables
         ]
         return {

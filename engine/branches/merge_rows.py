@@ -34,7 +34,7 @@ class MergeRows:
         self._bytes = 0
         self._stream: RowStream | None = None
         self._staged: StagedRows | None = None
-        self.written = self.removed = self.affected = 0
+        self.written = self.removed = self.affected = self.settled = 0
 
     @property
     def is_large(self) -> bool:
@@ -44,6 +44,7 @@ class MergeRows:
     def add(self, batch: MergedBatch) -> None:
         self.written += batch.rows.num_rows
         self.removed += batch.replaced.num_rows
+        self.settled += batch.settled
         self.affected += _ids_of(batch.rows, batch.replaced)
         self._bytes += batch.rows.nbytes
         if self._begin_staging is None and self.is_large:  # of a preview only the numbers are wanted

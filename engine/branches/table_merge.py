@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.branches.bases import Place, Vector, best_common_ancestors, joined
-from omniray.engine.branches.cells import MergedRows, RowConflicts, Rows, changed_rows, merged, virtual_base
+from omniray.engine.branches.bases import Place, Vector
+from omniray.engine.branches.cells import MergedRows, RowConflicts, Rows, changed_rows, merged
 from omniray.engine.branches.conflicts import MergeConflict, OnConflict, shown
+from omniray.engine.branches.virtual_base import base_rows
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.reading.table_diff import ALL, Ids, Part, only_in, stretches
 from omniray.engine.schema.types import ID, ElementType
@@ -60,8 +61,9 @@ class MergedBatch:
     replaced: pa.Table
     displaced: pa.Table
     mixed: pa.Table
-    conflicts: int
-    listed: tuple[MergeConflict, ...]
+    conflicts: int = 0
+    listed: tuple[MergeConflict, ...] = ()  # the first of them
+    settled: int = 0  # conflicts that were settled as the caller said
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class _Range:
 
     @property
     def source(self) -> Rows:
-        return Rows.at(self.rows.drop_columns([ROWADDR]), self.places)
+        return Rows.at(self.rows.select([name for name in self.rows.column_names if name != ROWADDR]), self.places)
 
     def take(self, positions: Places) -> _Range:
         """The same for a few of the ids."""
@@ -137,7 +139,8 @@ class RowMerge:
         return _Range(unique, within, rows, _places(unique, rows))
 
     def _merged(self, some: _Range, target: Beside, room: Callable[[], int]) -> Iterator[MergedBatch]:
-        base = self._virtual(tuple(self.bases), some)
+        every = np.arange(len(some.ids))
+        base = base_rows(tuple(self.bases), every, self.vector_of, lambda place, at: self._base(place, some.take(at)))
         positions = np.flatnonzero(changed_rows(base, some.source))
         if len(positions) == 0:
             return
@@ -168,6 +171,8 @@ class RowMerge:
         removed = places[np.sort(np.concatenate([made.written[here.present[made.written]], made.deleted]))]
         displaced = stands.take(pa.array(removed))
         count = sum(len(found.positions) for found in made.conflicts)
+        if self.on_conflict is not OnConflict.FAIL:
+            return MergedBatch(written, displaced.select([ID, ROWADDR]), displaced, mixed, settled=count)
         listed: list[MergeConflict] = []
         for found in made.conflicts:
             listed += self._described(found, ids, source, here, room - len(listed))
@@ -194,23 +199,8 @@ class RowMerge:
                 shown(stands, properties) if here.present[position] else None,
             )  # fmt: skip
 
-    # Several bases
-
-    def _virtual(self, places: Sequence[Place], some: _Range) -> Rows:
-        """The base of some ids: where the best bases disagree, what a merge of them has."""
-        base, vector = self._base(places[0], some), self.vector_of(places[0])
-        for place in places[1:]:
-            other = self._base(place, some)
-            apart = np.flatnonzero(changed_rows(base, other))
-            if len(apart):
-                common = best_common_ancestors(vector, self.vector_of(place), self.vector_of)
-                few = some.take(apart)
-                older = self._virtual(common, few) if common else Rows.at(few.rows, np.full(len(apart), -1))
-                base = base.patched(apart, virtual_base(older, base.take(apart), other.take(apart)))
-            vector = joined(vector, self.vector_of(place))
-        return base
-
     def _base(self, place: Place, some: _Range) -> Rows:
+        """The rows of some ids in a base, or in a base of bases."""
         if place not in self._beside:
             table = self.older(place)
             self._beside[place] = None if table is None else Beside.of(table, self.source)

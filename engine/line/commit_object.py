@@ -95,8 +95,8 @@ class Commit:
     rejected: int = 0
     message: str = ""
     merged: tuple[MergedParent, ...] = ()
-    outcome: str = ""  # what a merge came to
     later: Later = field(default=msgspec.UNSET, hash=False)
+    outcome: str = ""  # what a merge came to
 
 
 @dataclass(frozen=True, slots=True)
