@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from os import PathLike
@@ -14,14 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from omniray.engine.base.errors import InputError, NotFound, OmnirayError
+from omniray.engine.base.errors import InputError, OmnirayError
 from omniray.engine.base.principal import Author
-from omniray.engine.base.ulids import checked_commit_id, checked_txn_id, is_ulid
-from omniray.engine.branches.branches import BranchChange, Branches
-from omniray.engine.branches.merge import Merger, foretell, merge_of
-from omniray.engine.branches.merge_result import MergeResult, MergeTerms
-from omniray.engine.branches.revert import revert_of
-from omniray.engine.branches.states import States
+from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branch_verbs import BranchVerbs
 from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import OpenBranch, open_branch
@@ -32,7 +27,6 @@ from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import release, take_over
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
-from omniray.engine.reader import GraphReader
 from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.recovery.repair import Repair, RepairReport
@@ -93,7 +87,7 @@ def _read_schema_file(path: Path) -> str:
         ) from error
 
 
-class Graph(GraphReader):
+class Graph(BranchVerbs):
     """An open graph; use it as a context manager, or `close()` it, so that Phase D of its writes is finished.
 
     Threads may share it; each process opens its own. A graph that was opened read-only can only be read.
@@ -186,18 +180,26 @@ class Graph(GraphReader):
             return intent.finished(on._writer.commit(intent, submitted_at))
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+        branch: str | None = None,
     ) -> LoadIntent:
         """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()
-        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
+        return self._on(branch)._stager.begin_load(options, terms, announced=announced, memory=memory)
 
-    def commit_load(self, intent: LoadIntent) -> WriteResult:
-        """Judge and commit a load that has all its parts."""
+    def commit_load(self, intent: LoadIntent, *, branch: str | None = None) -> WriteResult:
+        """Judge and commit a load that has all its parts, on the branch that it was begun for and no other."""
         self._refuse_unwritable()
-        submitted_at = self._branch.tip.refresh() if intent.resubmittable else None
         with intent:
-            return intent.finished(self._writer.commit(intent, submitted_at))
+            on = self._on(branch)
+            intent.refuse_other(on.line)
+            submitted_at = on._branch.newest() if intent.resubmittable else None
+            return intent.finished(on._writer.commit(intent, submitted_at))
 
     def mutate(
         self,
@@ -222,132 +224,6 @@ class Graph(GraphReader):
         terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id, message)
         intent = MutationIntent.of(text, params or {}, on.schema, terms, name=name, now=datetime.now(UTC))
         return on._writer.commit(intent, submitted_at)
-
-    # Branches
-
-    def create_branch(
-        self,
-        name: str,
-        from_: str | None = None,
-        *,
-        actor: str = "",
-        tenant: str = "",
-        message: str = "",
-        txn_id: str | None = None,
-    ) -> BranchChange:
-        """Create a branch of another one's head, or of a commit or a time of the history; by default of main's head.
-
-        No table is touched. `txn_id` makes it safe to repeat, as in `load`, and is the branch's id.
-        """
-        author = Author(actor, tenant)
-        return self._branches().create(name, from_, author=author, message=message, txn_id=txn_id)
-
-    def delete_branch(
-        self,
-        name: str,
-        *,
-        force: bool = False,
-        actor: str = "",
-        tenant: str = "",
-        message: str = "",
-        txn_id: str | None = None,
-    ) -> BranchChange:
-        """Delete a branch; with `force` the branches that began on it, too, without it such a branch is refused.
-
-        From then on its writers and readers get `BranchGone`; a later branch of its name is another one.
-        """
-        author = Author(actor, tenant)
-        return self._branches().delete(name, force=force, author=author, message=message, txn_id=txn_id)
-
-    def rename_branch(
-        self,
-        name: str,
-        new_name: str,
-        *,
-        actor: str = "",
-        tenant: str = "",
-        message: str = "",
-        txn_id: str | None = None,
-    ) -> BranchChange:
-        """Give a branch another name; handles that are open keep working."""
-        author = Author(actor, tenant)
-        return self._branches().rename(name, new_name, author=author, message=message, txn_id=txn_id)
-
-    def merge(
-        self,
-        source: str,
-        into: str = MAIN,
-        *,
-        preview: bool = False,
-        on_conflict: str = "fail",
-        delete_source: bool = False,
-        actor: str = "",
-        tenant: str = "",
-        message: str = "",
-        txn_id: str | None = None,
-    ) -> MergeResult:
-        """Merge a branch, or a commit of one, into a branch: row by row and property by property, as one commit.
-
-        Raises `MergeConflicts` if both sides changed the same things differently, and nothing is written then;
-        `on_conflict` may settle values with `ours` (the target's) or `theirs`. A `preview` writes nothing, and returns
-        the conflicts. `txn_id` makes it safe to repeat, as in `load`. `delete_source` deletes the branch afterwards.
-        """
-        terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
-        if delete_source and is_ulid(source.upper()):
-            raise InputError(f"delete_source deletes a branch, and {source} is a commit: name the branch")
-        on = self._on(into)
-        with closing(States(on._branch)) as states:
-            if preview:
-                operation = merge_of(on._branch.branch, states.named(source))
-                return foretell(on._branch, on._branch.newest(), operation, terms)
-            merger = on._merger()
-            try:
-                named = states.named(source)
-            except NotFound:  # it may have been deleted after the first try
-                if txn_id is None or (first := merger.first_outcome(txn_id)) is None:
-                    raise
-                return first
-            result = merger.merge(named, terms)
-        if delete_source:
-            self.delete_branch(source, actor=actor, tenant=tenant, message=message)
-        return result
-
-    def revert(
-        self,
-        commit_id: str,
-        *,
-        branch: str | None = None,
-        preview: bool = False,
-        on_conflict: str = "fail",
-        actor: str = "",
-        tenant: str = "",
-        message: str = "",
-        txn_id: str | None = None,
-    ) -> MergeResult:
-        """Take back what a commit changed, as a new commit; what was changed again since conflicts, as in a merge.
-
-        A commit that landed in a group is reverted with its group (`source_group` of the result).
-        """
-        terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
-        on = self._on(branch)
-        with closing(States(on._branch)) as states:
-            head = on._branch.newest()
-            operation = revert_of(states, head, checked_commit_id(commit_id), on.branch)
-            if preview:
-                return foretell(on._branch, head, operation, terms)
-            return on._merger().carry_out(operation, terms)
-
-    def _merger(self) -> Merger:
-        self._refuse_unwritable()
-        writer, tip = self._writer, self._branch.tip.another()
-        return Merger(self._branch, tip, self._finaliser, writer.attempts, owner=self._owner, held=writer.held)
-
-    def _branches(self) -> Branches:
-        self._refuse_unwritable()
-        return self._on(MAIN)._branches_of_main()
-
-    def _branches_of_main(self) -> Branches:
-        return Branches(self._branch, self._branch.tip.another(), self._finaliser.notice, owner=self._owner)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
@@ -385,7 +261,11 @@ class Graph(GraphReader):
 
     def _opened(self, branch: str) -> Graph:
         opened = open_branch(self._branch.store, branch, read_only=self._read_only)
+        opened.cache.look_beside(lambda: (self._branch.cache, *(one._branch.cache for one in self._open_others())))
         return Graph(opened, read_only=self._read_only, grace_s=self._grace_s, borrows_store=True)
+
+    def _open_others(self) -> tuple[Graph, ...]:
+        return tuple(self._others.values())
 
     def _end(self) -> None:
         """Close a handle of another branch; of one that was deleted nothing is to be finished."""

@@ -27,7 +27,9 @@ class LoadStager:
 
     def __init__(self, branch: OpenBranch) -> None:
         self._branch = branch
-        self._tables = StagingTables(branch.schema, branch.storage, branch.open_newest, self._new_lease)
+        self._tables = StagingTables(
+            branch.schema, branch.storage, branch.open_newest, self._new_lease, branch.branch.ulid
+        )
 
     @property
     def graph_id(self) -> str:

@@ -32,7 +32,7 @@ class TableQueues:
     def close(self) -> None:
         self._pool.shutdown()
         self._stager.close()
-        self._branch.store.close()
+        self._branch.storage.close()
 
     @property
     def schema(self) -> Schema:

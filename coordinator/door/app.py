@@ -5,8 +5,8 @@
     POST /v1/stage                      a file to be staged by the workers, and the part that they made of it
     POST /v1/call/<name>                any other call: JSON as `calls.py` has it
 
-A request brings the door's secret, the line that it is for, and the place that it read the door's record from. All of
-that is checked, and room for the body is taken, before a byte of the body is read.
+A request brings the door's secret, the line of the branch that it is for, and the place that it read the door's record
+from. All of that is checked, and room for the body is taken, before a byte of the body is read.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from omniray.engine.base.errors import (
     Unauthenticated,
     Unreachable,
 )
+from omniray.engine.base.ulids import is_ulid
 
 log = logging.getLogger("omniray")
 
@@ -53,27 +54,27 @@ class Reply:
 
 
 class House(Protocol):
-    """What lies behind a door: the owner of one branch's line."""
+    """What lies behind a door: the owner of main's line, which hosts the other branches of the graph, too."""
 
     @property
-    def line(self) -> str: ...
+    def line(self) -> str:
+        """Main's."""
 
     @property
     def places(self) -> Collection[str]:
         """Where the door's record lies and has lain; empty until it is put."""
 
     @property
-    def newest(self) -> int:
-        """The number of the newest object of the line, which every answer tells."""
-
-    @property
     def is_ready(self) -> bool: ...
 
-    async def write(self, sent: bytes) -> Reply: ...
+    def newest_of(self, line: str) -> int | None:
+        """The number of the newest object of a line, which every answer tells; None if the line is not open here."""
 
-    async def call(self, call: Call, arguments: bytes) -> Reply: ...
+    async def write(self, line: str, sent: bytes) -> Reply: ...
 
-    async def stage(self, arguments: bytes) -> Reply:
+    async def call(self, line: str, call: Call, arguments: bytes) -> Reply: ...
+
+    async def stage(self, line: str, arguments: bytes) -> Reply:
         """Have a file staged as a part of a load."""
 
     def metrics(self) -> str: ...
@@ -113,8 +114,8 @@ class DoorApp:
         limit = BYTES_MAX if path == WRITE else ARGUMENTS_BYTES_MAX
         taken = 0
         try:
-            self._admit(headers)
-            carry_out, kind = self._chosen(path)
+            line = self._admitted(headers)
+            carry_out, kind = self._chosen(path, line)
             size = _size(headers, limit)
             if size > self._room:
                 raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
@@ -129,19 +130,20 @@ class DoorApp:
             return
         finally:
             self._room += taken
-        await _send(send, reply.status, reply.body, kind, newest=self._house.newest)
+        await _send(send, reply.status, reply.body, kind, newest=self._house.newest_of(line))
 
-    def _chosen(self, path: str) -> tuple[Callable[[bytes], Awaitable[Reply]], bytes]:
+    def _chosen(self, path: str, line: str) -> tuple[Callable[[bytes], Awaitable[Reply]], bytes]:
         """What carries out a request, and the kind of its answer."""
         match path:
             case paths.WRITE:
-                return self._house.write, _PACKED
+                return partial(self._house.write, line), _PACKED
             case paths.STAGE:
-                return self._house.stage, _PACKED
+                return partial(self._house.stage, line), _PACKED
             case _:
-                return partial(self._house.call, _call(path)), _JSON
+                return partial(self._house.call, line, _call(path)), _JSON
 
-    def _admit(self, headers: Mapping[bytes, bytes]) -> None:
+    def _admitted(self, headers: Mapping[bytes, bytes]) -> str:
+        """The line that a request is for; raises why it is not taken."""
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._credential):
             raise Unauthenticated("the coordinator does not know this secret: read the door's record again")
         is_ready = self._house.is_ready  # first: one that begins puts its record a moment before it knows the place
@@ -153,8 +155,10 @@ class DoorApp:
                 "'omniray recover --take-over' frees the copy",
                 line=self._house.line,
             )
-        if headers.get(_LINE, b"").decode("latin-1") != self._house.line:
+        line = headers.get(_LINE, b"").decode("latin-1")
+        if not is_ulid(line):
             raise NotFound("this coordinator does not serve that branch", line=self._house.line)
+        return line
 
 
 class _Left(Exception):

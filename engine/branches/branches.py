@@ -18,9 +18,18 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from omniray.engine.base.errors import BranchExists, BranchGone, Conflict, NotFound, PayloadMismatch, StorageError
+from omniray.engine.base.errors import (
+    BranchExists,
+    BranchGone,
+    Conflict,
+    InputError,
+    NotFound,
+    PayloadMismatch,
+    StorageError,
+)
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author, checked_message
 from omniray.engine.base.ulids import checked_txn_id, is_ulid, new_ulid
@@ -42,6 +51,7 @@ from omniray.engine.line.commit_object import (
     Remark,
     SchemaRef,
     close,
+    first_of,
     follow_with,
     rebind,
 )
@@ -124,7 +134,7 @@ class Branches:
         if landed is None or landed.ulid != write.commit_id:  # it was created before, and may have been deleted since
             return BranchChange(name, write.commit_id, write.commit_id, repeated=True)
         reach(Point.BRANCH_AFTER_BIND)
-        newest_of(CommitLog(self._store, BranchId(name, landed.ulid)), landed, read_only=False)
+        CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
         group = started[0].group if started and landed.parent_seq == started[0].seq else ()
         return BranchChange(name, landed.ulid, write.commit_id, landed.head, group if len(group) > 1 else ())
 
@@ -236,7 +246,7 @@ class Branches:
 
         for _ in range(_NAME_TRIES_MAX):
             try:
-                landed = self._tip.extend(extended)
+                landed = self._extend(extended)
             except _Deleting:
                 self.finish()
                 continue
@@ -246,6 +256,21 @@ class Branches:
             log.info("event=branches kind=%s name=%s seq=%d", write.kind, name, landed.seq)
             return landed
         raise StorageError(f"the branch {wants!r} is being deleted; try again", branch=wants)
+
+    def _extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
+        """Extend main's line, in one step where nobody else has: the graph's identity is looked at beside the put.
+
+        If the graph is gone the object lies in the folder of its line, which no other graph reads.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="omniray-identity") as pool:
+            looking = pool.submit(refuse_gone, self._store, self._main.graph_id)
+            try:
+                landed = self._tip.extend(build, eager=True)
+            except (InputError, Conflict, _Deleting):  # maybe on an object that is not the newest
+                looking.result()
+                return self._tip.extend(build)
+            looking.result()
+            return landed
 
     def _refuse_taken(self, name: str, newest: CommitObject) -> None:
         if (taken := newest.bindings.get(name)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import GraphGone, NotFound
+from omniray.engine.base.errors import BranchGone, GraphGone, NotFound
 from omniray.engine.base.suggestions import did_you_mean
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
@@ -14,7 +14,7 @@ from omniray.engine.line.graph_identity import read_identity
 from omniray.engine.line.line_end import refuse_closed
 from omniray.engine.store.object_store import ObjectStore
 
-_NAME_SHOWN_CHARS = 128
+_NAME_SHOWN_CHARS, _ID_SHOWN_CHARS = 128, 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,31 @@ def find_branch(store: ObjectStore, name: str = MAIN, *, read_only: bool = False
     head = newest_of(log, binding, read_only=read_only)
     refuse_closed(head)
     return BranchHead(graph_id, log.branch, log, head, read_at)
+
+
+def find_line(
+    store: ObjectStore, line: str, *, main: CommitObject | None = None, read_only: bool = False
+) -> BranchHead:
+    """The branch whose line has this ULID, whatever its name is by now; raises `BranchGone` if it was deleted.
+
+    `main` is the newest object of main's line, for a caller that has just read it.
+    """
+    if main is None:
+        found = find_branch(store)
+        if found.branch.ulid == line:
+            return found
+        main = found.newest
+    name, binding = next(((n, b) for n, b in main.bindings.items() if b.ulid == line and not b.deleting), ("", None))
+    if binding is None:
+        shown = line[:_ID_SHOWN_CHARS]
+        raise BranchGone(
+            f"the branch with the id {shown} was deleted, or is no branch of this graph; nothing was written",
+            line=shown,
+        )
+    log = CommitLog(store, BranchId(name, line))
+    read_at = suspension_aware_clock()
+    head = refuse_closed(newest_of(log, binding, read_only=read_only))
+    return BranchHead(main.line, log.branch, log, head, read_at)
 
 
 def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObject:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omniray.engine.history.accepted_schema import AcceptedSchema, read_schema
 from omniray.engine.history.ancestry import Ancestry
-from omniray.engine.history.branch_head import find_branch
+from omniray.engine.history.branch_head import BranchHead, find_branch, find_line
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.history.merged_commits import OtherLines
@@ -87,7 +87,17 @@ class OpenBranch:
 
 def open_branch(store: ObjectStore, name: str = MAIN, *, read_only: bool = False) -> OpenBranch:
     """Open a branch of the graph in a store; with `read_only` nothing is written."""
-    found = find_branch(store, name, read_only=read_only)
+    return _opened(store, find_branch(store, name, read_only=read_only))
+
+
+def open_line(
+    store: ObjectStore, line: str, *, main: CommitObject | None = None, read_only: bool = False
+) -> OpenBranch:
+    """Open the branch whose line has this ULID (`find_line`): its name may have changed, or be another branch's."""
+    return _opened(store, find_line(store, line, main=main, read_only=read_only))
+
+
+def _opened(store: ObjectStore, found: BranchHead) -> OpenBranch:
     accepted = read_schema(store, found.newest.schema)
     return OpenBranch.at(
         store, found.graph_id, found.branch, accepted, found.newest, log=found.log, read_at=found.read_at

@@ -86,7 +86,7 @@ class CommitLog:
     def begin(self, first: CommitObject) -> None:
         """Put a branch's first object if it is not there; all processes put the same bytes, so any put will do."""
         for _ in range(_BEGIN_TRIES_MAX):
-            if self.read(first.seq) is not None or self.put(first) is Answer.CREATED:
+            if self.put(first) is not Answer.UNCLEAR or self.read(first.seq) is not None:
                 return
         raise StorageError(f"no clear answer to putting {self.path(first.seq)}; try again", path=self.path(first.seq))
 

@@ -40,19 +40,20 @@ def put_barrier(end: LineEnd, finaliser: Finaliser, owner: str, swept_before_us:
     return ours
 
 
-def put_on_branches(store: ObjectStore, main: CommitObject, owner: str, end_of: EndOf) -> None:
+def put_on_branches(store: ObjectStore, main: CommitObject, end_of: EndOf) -> None:
     """Put the barrier that main's line has into the lines of all branches bound there."""
     for name, binding in main.bindings.items():
         if not binding.deleting:  # such a line is about to be closed
             with suppress(NotFound):  # it was deleted meanwhile
-                _put_on(open_branch(store, name), main.swept_before_us, owner, end_of)
+                _put_on(open_branch(store, name), main.swept_before_us, end_of)
 
 
-def _put_on(branch: OpenBranch, swept_before_us: int, owner: str, end_of: EndOf) -> None:
+def _put_on(branch: OpenBranch, swept_before_us: int, end_of: EndOf) -> None:
     end = end_of(branch.branch.ulid)
     finaliser = Finaliser(branch)
     try:
-        put_barrier(end or branch.tip, finaliser, EMBEDDED if end is None else owner, swept_before_us)
+        owner = EMBEDDED if end is None else end.newest.owner
+        put_barrier(end or branch.tip, finaliser, owner, swept_before_us)
     finally:
         finaliser.close()
 

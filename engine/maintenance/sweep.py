@@ -264,7 +264,7 @@ class Sweeper:
             # A clock ahead of the store's would make young files look old, and its time would stay in the line.
             before_us = min(now_us, store_now_us(self.store)) - older_than_us
             barrier, spared = put_barrier(self.tip, self.finaliser, self.owner, before_us), {}
-            put_on_branches(self.store, barrier, self.owner, self.end_of)
+            put_on_branches(self.store, barrier, self.end_of)
         sidecars = Sidecars(self.store, read_only=dry_run)
         unreadable_us = sidecars.unreadable_since_us()
         if unreadable_us is not None:  # the tables that it names are unknown: younger files stay

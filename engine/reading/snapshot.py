@@ -36,6 +36,7 @@ class Snapshot:
         is_final: Callable[[Pin], bool],
     ) -> None:
         self.branch = branch.branch.name
+        self.line = branch.branch.ulid  # which a later branch of the same name does not share
         self.commit_id = commit_id
         self.schema = branch.schema
         self._pins, self._is_final = pins, is_final

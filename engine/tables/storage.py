@@ -141,6 +141,18 @@ class TableStorage:
         mirrored = partial(self._mirrors.of, pin.path, pin.version, manifest)
         return self._table(type, pin, lambda: made_of, mirrored, is_final=is_final)
 
+    def open_beside(self, type: ElementType, pin: Pin, other: Table) -> Table:
+        """A pinned version that another line of this process has open: at most its manifest is read.
+
+        That line is main or has it from main, so that by now it mostly has its final name.
+        """
+
+        def mirrored() -> Mirror:
+            manifest = other.manifest or self._find(type, pin, is_final=True)[1]
+            return self._mirrors.of(pin.path, pin.version, manifest)
+
+        return other.twin(mirrored)
+
     def _table(
         self,
         type: ElementType,
@@ -317,12 +329,13 @@ class TableStorage:
         try:
             with storage_errors(table.type):
                 arriving = [*change.arriving, *(self._mirrors.expect(file, size) for file, size in brought.items())]
-                mirrored = table.mirror.commit(made, manifest, arriving, restored=restored)
+                mirrored = table.mirror.commit(
+                    made, manifest, arriving, restored=restored, has_final_names=self._line == self._main_line
+                )
         except CommitConflictError as error:
             raise VersionTaken(table.type.table_key, expected, None) from error
-        # The number that a commit to the table itself would get. Other branches' versions have no final names.
-        final = mirrored.newest_final if self._line == self._main_line else 0
-        found = max(int(mirrored.mirror.dataset.version), final + 1)
+        # The number that a commit to the table itself would get.
+        found = max(int(mirrored.mirror.dataset.version), mirrored.newest_final + 1)
         if found != expected:
             self._store.delete(manifest)
             self._store.delete_empty_folders(folder)

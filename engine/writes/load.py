@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from omniray.engine.base.errors import Conflict, InputError, OmnirayError
+from omniray.engine.base.errors import BranchGone, Conflict, InputError, OmnirayError
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.judge.keylog import ROOMY, KeyLog, KeyMemory
 from omniray.engine.judge.pinned import State
@@ -80,6 +80,15 @@ class LoadIntent:
     @property
     def strict(self) -> bool:
         return self._options.mode is Mode.OVERWRITE
+
+    def refuse_other(self, line: str) -> None:
+        """Refuse to be committed to another branch than the one that it was begun for."""
+        if line != self._tables.line:
+            raise BranchGone(
+                f"the load was begun for the branch with the id {self._tables.line}, and would land on the one with "
+                f"the id {line}; nothing was written: name its branch, or begin again if that was deleted",
+                line=self._tables.line, found=line,
+            )  # fmt: skip
 
     @property
     def payload_hash(self) -> str:

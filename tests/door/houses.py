@@ -33,22 +33,29 @@ class FakeHouse:
     places: set[str] = field(default_factory=lambda: {PLACE})
     newest: int = 41
     is_ready: bool = True
+    lines: list[str] = field(default_factory=list)  # that requests were for
     written: list[bytes] = field(default_factory=list)
     called: list[tuple[str, bytes]] = field(default_factory=list)
     answers: Callable[[bytes], Awaitable[Reply]] | None = None
     gives: Mapping[str, Any] = field(default_factory=dict)
 
-    async def write(self, sent: bytes) -> Reply:
+    def newest_of(self, line: str) -> int | None:
+        return self.newest if line == self.line else None
+
+    async def write(self, line: str, sent: bytes) -> Reply:
+        self.lines.append(line)
         self.written.append(sent)
         if self.answers is not None:
             return await self.answers(sent)
         return Reply(200, encode_reply(LANDED))
 
-    async def call(self, call: Call, arguments: bytes) -> Reply:
+    async def call(self, line: str, call: Call, arguments: bytes) -> Reply:
+        self.lines.append(line)
         self.called.append((call.name, arguments))
         return Reply(200, calls.encode(self.gives.get(call.name)))
 
-    async def stage(self, arguments: bytes) -> Reply:
+    async def stage(self, line: str, arguments: bytes) -> Reply:
+        self.lines.append(line)
         self.called.append(("stage", arguments))
         return Reply(200, b"a part")
 

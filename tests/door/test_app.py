@@ -15,7 +15,7 @@ from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import BODIES_BYTES_MAX, DoorApp, Reply
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS
 from omniray.coordinator.door.messages import BYTES_MAX
-from tests.door.houses import LANDED, TIMEOUT_S, Door, FakeHouse, head, opened
+from tests.door.houses import LANDED, LINE, TIMEOUT_S, Door, FakeHouse, head, opened
 
 PACKED = "application/vnd.msgpack"
 WRITE, NEWEST = "/v1/write", "/v1/call/newest"
@@ -75,11 +75,20 @@ def test_before_its_record_is_put_a_door_lets_nobody_in(door: Door) -> None:
     assert door.ask(WRITE, b"a write").status == door.ask(WRITE, b"a write", X_Omniray_Place="").status == 409
 
 
-@pytest.mark.parametrize("line", [None, "", "01K9ZQ5T7Z0000000000000009"])
-def test_a_request_for_another_branch_is_not_carried_out(door: Door, line: str | None) -> None:
+@pytest.mark.parametrize("line", [None, "", "main", "01k9zq5t7z0000000000000009"])
+def test_a_request_that_names_no_line_is_not_carried_out(door: Door, line: str | None) -> None:
     said = door.ask(WRITE, b"a write", X_Omniray_Line=line)
     assert (said.status, kind(said.body)) == (404, "not_found")
     assert door.house.written == []
+
+
+@pytest.mark.parametrize(("line", "newest"), [(LINE, "41"), ("01K9ZQ5T7Z0000000000000009", None)])
+def test_the_house_is_told_which_branch_a_request_is_for(door: Door, line: str, newest: str | None) -> None:
+    """The answer tells the number of that branch's line, if that is open."""
+    said = [door.ask(path, b"{}", X_Omniray_Line=line) for path in (WRITE, NEWEST, "/v1/stage")]
+    assert [one.status for one in said] == [200] * 3
+    assert door.house.lines == [line] * 3
+    assert [one.headers.get("x-omniray-newest") for one in said] == [newest] * 3
 
 
 @pytest.mark.parametrize("path", ["/v1/call/no", "/v1/call/", "/v1/call/newest/", "/v1/write/", "/", "/v2/write"])

@@ -35,11 +35,12 @@ from omniray.engine.judge.resolution import Outcome
 from omniray.engine.schema.parser import parse_schema
 from tests.clocks import SleepersClock
 from tests.coordination import Sender
-from tests.door.houses import LANDED, TIMEOUT_S, Door, FakeHouse, opened
+from tests.door.houses import LANDED, LINE, TIMEOUT_S, Door, FakeHouse, opened
 from tests.graphs import INSERT, SCHEMA
 
 REQUEST = Sender(parse_schema(SCHEMA)).mutation(INSERT, {"name": "ann"})
 ID = REQUEST.header.commit_id
+OTHER_LINE = "01K9ZQ5T7Z0000000000000009"
 LARGE = Sender(parse_schema(SCHEMA)).mutation(INSERT, {"name": "a" * (16 << 20)})
 
 
@@ -162,9 +163,19 @@ def test_a_wire_that_was_found_in_a_copy_is_told_how_to_free_it(door: Door) -> N
     assert door.house.written == []
 
 
-def test_a_wire_of_another_branch_is_told_so(door: Door) -> None:
-    with closing(door, line="01K9ZQ5T7Z0000000000000009") as wire, pytest.raises(NotFound):
+def test_a_wire_that_names_no_line_is_told_so(door: Door) -> None:
+    with closing(door, line="main") as wire, pytest.raises(NotFound):
         wire.write(REQUEST, TIMEOUT_S)
+
+
+def test_a_wire_for_another_branch_shares_the_connections_and_has_a_number_of_its_own(door: Door) -> None:
+    with closing(door) as wire:
+        wire.call(NEWEST, TIMEOUT_S)
+        other = wire.on(OTHER_LINE)
+        assert (other.root, wire.root, wire.on(OTHER_LINE)) == (wire, wire, other)
+        other.write(REQUEST, TIMEOUT_S)
+        assert (door.house.lines, door.server.connections) == ([LINE, OTHER_LINE], 1)
+        assert (wire.newest, other.newest) == (41, 0), "this house tells the number of main alone"
 
 
 @pytest.mark.parametrize("request_", [REQUEST, LARGE], ids=["small", "large"])

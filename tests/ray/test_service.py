@@ -283,9 +283,10 @@ def test_a_client_of_a_graph_that_was_created_anew_is_told_so_and_nothing_is_wri
         others = (hosted.place.reconciler, *(hosted.place.queues(number) for number in range(QUEUE_OWNERS_MAX)))
         first.wait_until(lambda: not any(map(cluster.find, others)), "the other actors have ended")
         hosted.end()
-        with pytest.raises(omniray.OutcomeUnknown, match="another one was created in its place"):
+        # Unknown, if the publisher ended while the write was on its way; a client that finds nobody reads it itself.
+        with pytest.raises((omniray.OutcomeUnknown, GraphGone), match="another one was created in its place"):
             add(client, "dan")
-        assert cluster.find(hosted.place.publisher) is None, "it is not created again"
+        first.wait_until(lambda: cluster.find(hosted.place.publisher) is None, "it is not created again")
     assert {file: (tmp_path / "graph" / file).read_bytes() for file in files_below(uri)} == before
     with served_again(first) as client:
         add(client, "ann")

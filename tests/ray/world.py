@@ -115,7 +115,7 @@ class Served:
     @property
     def place(self) -> Place:
         with self.open(read_only=True) as graph:
-            return Place(graph.line)
+            return Place(graph.graph_id)
 
     @property
     def publisher_pid(self) -> int:

@@ -7,7 +7,7 @@ kill, as a caller does who got no answer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import omniray
@@ -38,6 +38,7 @@ class Verb:
     name: str
     ask: Callable[[omniray.Graph], object]
     effect: Callable[[World], None]
+    halfway: Callable[[World], None] | None = None  # of a verb that is two commits
     on_s3: bool = False  # whether the short form kills it there, too
 
 
@@ -51,7 +52,7 @@ def prepare(graph: omniray.Graph) -> World:
     graph.delete_branch(GONE)
     graph.create_branch(SIDE)
     _insert(graph, "sid", SIDE)
-    graph.mutate(AGE, {"name": "ann", "age": 31}, branch=SIDE)
+    graph.mutate(AGE, {"name": "ann", "age": 31}, branch=SIDE, message="aged")
     graph.create_branch(DEEP, SIDE)
     _insert(graph, "dee", DEEP)
     _insert(graph, "max")
@@ -97,6 +98,26 @@ def _removed(branch: str, name: str) -> Callable[[World], None]:
     return effect
 
 
+def _aged(branch: str, name: str, age: int) -> Callable[[World], None]:
+    return lambda world: world[branch]["Person"].update({name: age})
+
+
+def _merged(source: str) -> Callable[[World], None]:
+    """Main has changed no row that the source changed."""
+    return lambda world: world[MAIN]["Person"].update(world[source]["Person"])
+
+
+def _merged_and_gone(world: World) -> None:
+    _merged(DEEP)(world)
+    del world[DEEP]
+
+
+def _revert(graph: omniray.Graph) -> None:
+    """Take back the change of an age on a branch."""
+    aged = next(entry for entry in graph.history(branch=SIDE) if entry.message == "aged")
+    graph.revert(aged.commit_id, branch=SIDE, txn_id=TXN_ID)
+
+
 def _load_staged(graph: omniray.Graph) -> None:
     people = [{"type": "Person", "data": {"name": f"p{number}", "age": number}} for number in range(8)]
     graph.load([*people, {"type": "City", "data": {"name": "oslo"}}], branch=SIDE, txn_id=TXN_ID)
@@ -118,6 +139,15 @@ VERBS: Mapping[str, Verb] = {
         Verb("rename", lambda g: g.rename_branch(SIDE, "other", txn_id=TXN_ID), _renamed(SIDE, "other")),
         Verb("write", lambda g: _insert(g, "new", SIDE, txn_id=TXN_ID), _written(SIDE, "new"), on_s3=True),
         Verb("load", _load_staged, _loaded),
+        Verb("adopt", lambda g: g.merge(DEEP, SIDE, txn_id=TXN_ID), _written(SIDE, "dee"), on_s3=True),
+        Verb("merge", lambda g: g.merge(DEEP, MAIN, txn_id=TXN_ID), _merged(DEEP), on_s3=True),
+        Verb(
+            "merge and delete",
+            lambda g: g.merge(DEEP, MAIN, txn_id=TXN_ID, delete_source=True),
+            _merged_and_gone,
+            halfway=_merged(DEEP),
+        ),
+        Verb("revert", _revert, _aged(SIDE, "ann", 30)),
         Verb("remove", lambda g: g.mutate(DELETE, {"name": "ann"}, branch=DEEP, txn_id=TXN_ID), _removed(DEEP, "ann")),
     )
 }
@@ -149,7 +179,3 @@ def _run(verb: Verb, root: Root, report: Report) -> None:
     with open_root(root) as graph:
         verb.ask(graph)
         report(verb.name)
-
-
-def names_of(world: World) -> Iterator[str]:
-    yield from sorted(world)

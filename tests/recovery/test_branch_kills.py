@@ -128,13 +128,17 @@ def _judge(worlds: Worlds, verb: Verb, doom: Kill) -> bool:
     ended = worlds.parent.run(die_on_branches, doom, root)
     assert ended.exit_code == KILLED or (ended.exit_code == 0 and doom.nth > 1), f"was not killed: {ended}"
     store = worlds.ground.store(root)
-    after = copy.deepcopy(worlds.world)
+    after, halfway = copy.deepcopy(worlds.world), copy.deepcopy(worlds.world)
     verb.effect(after)
+    if verb.halfway is not None:
+        verb.halfway(halfway)
     with open_root(root) as graph:
         _open_all(graph)
         graph.recover()
         healed = _world(graph)
-        assert healed in (worlds.world, after), f"neither before nor after: {_differences(healed, worlds.world, after)}"
+        assert healed in (worlds.world, halfway, after), (
+            f"neither before nor after: {_differences(healed, worlds.world, after)}"
+        )
         assert not ended.reports or healed == after, "it was acknowledged and is not there"
     _check_traces(store)
     with open_root(root) as graph:

@@ -487,6 +487,7 @@ commits = st.builds(
     numbers,
     texts,
     st.lists(st.builds(MergedParent, in_paths, numbers, texts), max_size=2).map(tuple),
+    texts,
     later,
 )
 recoveries = st.builds(Recovery, texts, texts, texts, texts, names, numbers, texts)
