@@ -34,8 +34,8 @@ from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.branches import BranchChange
 from omniray.engine.branches.conflicts import ConflictKind, MergeConflict
 from omniray.engine.branches.merge_plan import How, TableSummary
+from omniray.engine.branches.merge_result import MergeOutcome as Merged
 from omniray.engine.branches.merge_result import MergeResult
-from omniray.engine.branches.merge_result import Outcome as Merged
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import take_over
