@@ -17,6 +17,7 @@ from omniray.coordinator.actors.table_queues import TableQueues
 from omniray.coordinator.actors.turns import Turns
 from omniray.engine.base.errors import OmnirayError
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.tables.cache import TableCache
 
 log = logging.getLogger("omniray")
 
@@ -63,7 +64,7 @@ class BranchQueues:
         """The queues of a branch, when it is its turn; raises `BranchGone` if it was deleted."""
         with self._using(line) as kept:
             with kept.opening:  # before its turn comes: a branch that is slow to open takes no turn from others
-                kept.queues = kept.queues or TableQueues(self._opened(line))
+                kept.queues = kept.queues or self._new(line)
             with self._turns.taken(line):
                 yield kept.queues
 
@@ -81,6 +82,16 @@ class BranchQueues:
     def close(self) -> None:
         for line in self.lines:
             self.let_go(line)
+
+    def _new(self, line: str) -> TableQueues:
+        queues = TableQueues(self._opened(line))
+        queues.cache.look_beside(lambda: self._caches_beside(line))
+        return queues
+
+    def _caches_beside(self, line: str) -> list[TableCache]:
+        """What is cached of other branches, on one of which this one may have begun."""
+        with self._lock:
+            return [one.queues.cache for other, one in self._kept.items() if other != line and one.queues is not None]
 
     @contextlib.contextmanager
     def _using(self, line: str) -> Iterator[_Kept]:

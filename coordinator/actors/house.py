@@ -115,8 +115,8 @@ class CoordinatorHouse:
 
     # Writes
 
-    async def write(self, line: str, sent: bytes) -> Reply:
-        """Take a write as it arrives; one that can't be read is refused alone."""
+    async def write(self, line: str, sent: bytes, version: int) -> Reply:
+        """Take a write as it arrives, and answer in its version; one that can't be read is refused alone."""
         try:
             answer: WriteAnswer | OmnirayError = await self._written(line, sent)
         except Fenced as error:
@@ -124,7 +124,7 @@ class CoordinatorHouse:
         except OmnirayError as error:
             answer = error
         status = answer.http_status if isinstance(answer, OmnirayError) else 200
-        return Reply(status, encode_reply(answer))
+        return Reply(status, encode_reply(answer, version))
 
     async def _written(self, line: str, sent: bytes) -> WriteAnswer:
         if line == self.line:

@@ -66,7 +66,8 @@ class OwnersEnd:
 class Reconciler:
     """Finishes and recovers one line in the background, on behalf of its owner; that of main sweeps the graph, too.
 
-    It stops by itself, and says so by `on_not_served`, when the publisher does not serve the line any more.
+    It stops by itself, and says so by `on_not_served`, when the publisher does not serve the line any more. That of
+    main says by `on_left` on which other lines a dead writer has left something.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class Reconciler:
         *,
         grace_s: float,
         on_not_served: Callable[[Reconciler], None] = lambda reconciler: None,
+        on_left: Callable[[str], None] = lambda line: None,
         end_of: EndOf = nobody_owns,
     ) -> None:
-        self._branch, self._end, self._on_not_served, self._end_of = branch, end, on_not_served, end_of
+        self._branch, self._end, self._end_of = branch, end, end_of
+        self._on_not_served, self._on_left = on_not_served, on_left
         self._finaliser = Finaliser(branch)
         self._owner = end.newest.owner
         self._recoverer = Recoverer(branch, self._finaliser, owner=self._owner, grace_s=grace_s)
@@ -113,11 +116,17 @@ class Reconciler:
         self._finaliser.tidy()
 
     def recover(self) -> RecoveryReport:
-        """Recover every operation whose writer is dead."""
+        """Recover every operation on this line whose writer is dead."""
+        if self._branch.branch.is_main:
+            self._branch.tip.refresh()  # which branches there are, and which were deleted
         with self._busy:
             report = self._recoverer.recover(self._end)
         self.recovered += len(report.rolled_forward) + len(report.rolled_back)
         return report
+
+    def left_elsewhere(self) -> set[str]:
+        """The lines of other branches on which a dead writer has left something."""
+        return self._recoverer.left_elsewhere()
 
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to."""
@@ -138,6 +147,8 @@ class Reconciler:
             first = False
             try:
                 self.recover()
+                for line in self.left_elsewhere() if is_main else ():
+                    self._on_left(line)
                 if is_main and time.monotonic() - self._swept_at > SWEEP_EVERY_S:
                     self._swept_at = time.monotonic()
                     self.sweep()

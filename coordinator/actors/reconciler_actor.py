@@ -20,10 +20,11 @@ from omniray.coordinator.actors.cluster import Place, Storage, end, find, ray
 from omniray.coordinator.actors.opener import Opener
 from omniray.coordinator.actors.reconciler import Finalised, NotServed, OwnersEnd, Reconciler
 from omniray.engine.base.errors import BranchGone, GraphGone, OmnirayError, StorageError
+from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.line.commit_json import decode, encode
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.maintenance.sweep import SweepReport
-from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
 
 log = logging.getLogger("omniray")
 
@@ -40,6 +41,7 @@ class ReconcilerActor:
         self._lock = threading.Lock()
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._reconcilers: dict[str, Reconciler] = {}
+        self._recovering: set[str] = set()  # other lines, on which a dead writer has left something
         self._begun(place.graph_id)
         for line in self._ask(lambda publisher: publisher.lines.remote()):  # of an earlier life of this actor
             threading.Thread(target=_quietly, args=(self._begun, line), daemon=True).start()
@@ -55,7 +57,14 @@ class ReconcilerActor:
         return reconciler.finalised()
 
     def recover(self, line: str) -> RecoveryReport:
-        return self._behind(self._ask_newest(line)).recover()
+        """Recover what was left on a line; for main, what was left on every branch."""
+        reconciler = self._behind(self._ask_newest(line))
+        report = reconciler.recover()
+        if line == self._place.graph_id:
+            for other in sorted(reconciler.left_elsewhere()):
+                with contextlib.suppress(BranchGone):
+                    report += self._recovered(other)
+        return report
 
     def report(self, line: str) -> tuple[Finalised, int, str]:
         """How far Phase D is, how many operations were recovered, and the error that stops recovery, if any."""
@@ -91,9 +100,41 @@ class ReconcilerActor:
     def _begin(self, line: str) -> Reconciler:
         branch, end = self._opener.opened(line), self._end(line)
         reconciler = self._reconcilers[line] = Reconciler(
-            branch, end, grace_s=GRACE_S, on_not_served=lambda one: self._drop(line, one), end_of=self._end_if_owned
-        )
+            branch, end, grace_s=GRACE_S, on_not_served=lambda one: self._drop(line, one),
+            on_left=self._recover_soon, end_of=self._end_if_owned,
+        )  # fmt: skip
         return reconciler
+
+    def _recovered(self, line: str) -> RecoveryReport:
+        """Recover what was left on another branch.
+
+        A line that every process may extend stays so, since others may be writing to it; one that a coordinator has is
+        taken over by this one, and handed back when it is idle.
+        """
+        if self._opener.looked_at(line).newest.owner != EMBEDDED:
+            self._ask(lambda publisher: publisher.host.remote(line))
+            return self._behind(self._ask_newest(line)).recover()
+        branch = self._opener.opened(line)
+        finaliser = Finaliser(branch)
+        try:
+            return Recoverer(branch, finaliser, grace_s=GRACE_S).recover(branch.tip.another())
+        finally:
+            finaliser.close()
+
+    def _recover_soon(self, line: str) -> None:
+        """Recover what was left on another branch, on a thread of its own: one that is slow holds up no other."""
+        with self._lock:
+            if line in self._recovering:
+                return
+            self._recovering.add(line)
+
+        def recover() -> None:
+            try:
+                _quietly(self._recovered, line)
+            finally:
+                self._recovering.discard(line)
+
+        threading.Thread(target=recover, name="omniray-recover-branch", daemon=True).start()
 
     def _end(self, line: str) -> OwnersEnd:
         return OwnersEnd(lambda: self._ask_newest(line), lambda remark: self._forward(line, remark))
@@ -266,4 +307,4 @@ def _quietly(do: Callable[..., Any], *arguments: Any) -> None:
     try:
         do(*arguments)
     except OmnirayError as error:  # a successor finishes the rest
-        log.warning("event=reconciler_not_closed error=%s", error)
+        log.warning("event=reconcile_failed error=%s", error)

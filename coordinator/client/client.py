@@ -227,6 +227,7 @@ class Client(BranchVerbs):
 
     def _committing(self, on: OnBranch, intent: LoadIntent, timeout_s: float | None) -> Waits[WriteResult]:
         with intent:
+            intent.refuse_other(on.graph.line)
             request = intent.request(on.graph.schema_hash)
             if request is None:
                 sending = sending_prepared(intent, on.graph, on.stager, on.delivery, timeout_s)

@@ -24,7 +24,8 @@ from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import decode_reply
 from omniray.coordinator.door.calls import Call, StageTerms
 from omniray.coordinator.door.certificate import client_context
-from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, STAGE, WRITE
+from omniray.coordinator.door.messages import agreed_version
+from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, STAGE, WRITE, path_of
 from omniray.coordinator.door.record import FoundDoor
 from omniray.coordinator.door.requests import encode_request
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -49,6 +50,7 @@ class Wire:
 
     def __init__(self, door: FoundDoor, line: str, newest: int) -> None:
         self.url, self.newest = door.record.url, newest
+        self._version = agreed_version(door.record.versions, f"the coordinator at {self.url}")
         parts = urlsplit(self.url)
         self._host, self._port = parts.hostname or "", parts.port or 0
         self._context = client_context(door.record.certificate) if parts.scheme == "https" else None
@@ -90,7 +92,7 @@ class Wire:
         """Send a write and wait for its answer; an error is raised."""
         txn_id = request.header.commit_id
         try:
-            answer = yield from self._asking(WRITE, encode_request(request), PACKED, timeout_s)
+            answer = yield from self._asking(WRITE, encode_request(request, self._version), PACKED, timeout_s)
         except _Unanswered as error:
             unknown = f"no answer to write {txn_id} from the coordinator at {self.url}: {error}"
             raise OutcomeUnknown(unknown, txn_id=txn_id) from error
@@ -129,21 +131,21 @@ class Wire:
 
     # Requests
 
-    def _asking_again(self, path: str, body: bytes, timeout_s: float, what: str) -> Waits[Response]:
+    def _asking_again(self, name: str, body: bytes, timeout_s: float, what: str) -> Waits[Response]:
         """A request that may be made again, whatever became of it."""
         try:
-            return (yield from self._asking(path, body, JSON, timeout_s))
+            return (yield from self._asking(name, body, JSON, timeout_s))
         except _Unanswered as error:
             silent = f"the coordinator at {self.url} gave no answer to '{what}': {error}"
             raise Unreachable(silent, url=self.url) from error
 
-    def _asking(self, path: str, body: bytes, kind: str, timeout_s: float) -> Waits[Response]:
+    def _asking(self, name: str, body: bytes, kind: str, timeout_s: float) -> Waits[Response]:
         """A request on a connection of its own, which is closed unless it has brought a whole answer."""
         deadline = deadline_in(min(timeout_s, ANSWER_S_MAX))
         connection = yield from self._connecting(timeout_s)
         response: Response | None = None
         try:
-            head = head_of_post(path, {**self._headers, "Content-Type": kind}, len(body))
+            head = head_of_post(path_of(self._version, name), {**self._headers, "Content-Type": kind}, len(body))
             response = yield from exchanging(connection, head, body, deadline)
         except (OSError, BadResponse) as error:
             raise _Unanswered(_reason(error, timeout_s)) from error

@@ -5,6 +5,9 @@
     POST /v1/stage                      a file to be staged by the workers, and the part that they made of it
     POST /v1/call/<name>                any other call: JSON as `calls.py` has it
 
+The number is the version of the messages; a request is answered in its own. One of an unknown version is refused by
+name, in JSON that every version reads.
+
 A request brings the door's secret, the line of the branch that it is for, and the place that it read the door's record
 from. All of that is checked, and room for the body is taken, before a byte of the body is read.
 """
@@ -22,8 +25,8 @@ from typing import Protocol
 from omniray.coordinator.door import paths
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS, Call, encode_error
 from omniray.coordinator.door.http_server import Message, Receive, Scope, Send
-from omniray.coordinator.door.messages import BYTES_MAX
-from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE
+from omniray.coordinator.door.messages import BYTES_MAX, refuse_unknown_version
+from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE, parsed_path
 from omniray.engine.base.errors import (
     InputError,
     LineOwned,
@@ -53,6 +56,9 @@ class Reply:
     body: bytes
 
 
+CarryOut = Callable[[bytes], Awaitable[Reply]]
+
+
 class House(Protocol):
     """What lies behind a door: the owner of main's line, which hosts the other branches of the graph, too."""
 
@@ -70,7 +76,7 @@ class House(Protocol):
     def newest_of(self, line: str) -> int | None:
         """The number of the newest object of a line, which every answer tells; None if the line is not open here."""
 
-    async def write(self, line: str, sent: bytes) -> Reply: ...
+    async def write(self, line: str, sent: bytes, version: int) -> Reply: ...
 
     async def call(self, line: str, call: Call, arguments: bytes) -> Reply: ...
 
@@ -111,12 +117,12 @@ class DoorApp:
                 await _send(send, 404, b"", _TEXT, closes=True)
 
     async def _asked(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
-        limit = BYTES_MAX if path == WRITE else ARGUMENTS_BYTES_MAX
         taken = 0
         try:
             line = self._admitted(headers)
-            carry_out, kind = self._chosen(path, line)
-            size = _size(headers, limit)
+            version, name = parsed_path(path)
+            carry_out, kind = self._chosen(path, version, name, line)
+            size = _size(headers, BYTES_MAX if name == WRITE else ARGUMENTS_BYTES_MAX)
             if size > self._room:
                 raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
             taken, self._room = size, self._room - size
@@ -132,15 +138,17 @@ class DoorApp:
             self._room += taken
         await _send(send, reply.status, reply.body, kind, newest=self._house.newest_of(line))
 
-    def _chosen(self, path: str, line: str) -> tuple[Callable[[bytes], Awaitable[Reply]], bytes]:
+    def _chosen(self, path: str, version: int, name: str, line: str) -> tuple[CarryOut, bytes]:
         """What carries out a request, and the kind of its answer."""
-        match path:
+        if name != path:
+            refuse_unknown_version(version)
+        match name:
             case paths.WRITE:
-                return partial(self._house.write, line), _PACKED
+                return partial(self._house.write, line, version=version), _PACKED
             case paths.STAGE:
                 return partial(self._house.stage, line), _PACKED
             case _:
-                return partial(self._house.call, line, _call(path)), _JSON
+                return partial(self._house.call, line, _call(path, name)), _JSON
 
     def _admitted(self, headers: Mapping[bytes, bytes]) -> str:
         """The line that a request is for; raises why it is not taken."""
@@ -169,11 +177,11 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-def _call(path: str) -> Call:
-    name = path.removeprefix(CALL)
-    if not path.startswith(CALL) or name not in CALLS:
+def _call(path: str, name: str) -> Call:
+    called = name.removeprefix(CALL)
+    if not name.startswith(CALL) or called not in CALLS:
         raise NotFound(f"no call {path[:80]!r}; there are {', '.join(CALLS)}")
-    return CALLS[name]
+    return CALLS[called]
 
 
 def _size(headers: Mapping[bytes, bytes], limit: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from omniray.coordinator.door.messages import (
+    VERSION,
     Head,
     LoadMessage,
     MutationMessage,
@@ -54,14 +55,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Sending
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: Request, version: int = VERSION) -> bytes:
+    """The write as a message of a version."""
     match request:
         case LoadRequest():
-            return encode(_load_message(request))
+            return encode(_load_message(request), version)
         case MutationRequest():
-            return encode(_mutation_message(request))
+            return encode(_mutation_message(request), version)
         case PreparedRequest():
-            return encode(_prepared_message(request))
+            return encode(_prepared_message(request), version)
     raise TypeError(f"{type(request).__name__} has no message")
 
 

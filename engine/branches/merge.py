@@ -24,7 +24,7 @@ from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.branches.bases import Place, Vector, includes
 from omniray.engine.branches.merge_lease import MergeLease
 from omniray.engine.branches.merge_plan import MergePlan, Verdict
-from omniray.engine.branches.merge_result import MergeResult, MergeTerms, Outcome, conflicts_error
+from omniray.engine.branches.merge_result import MergeOutcome, MergeResult, MergeTerms, conflicts_error
 from omniray.engine.branches.states import LineState, States
 from omniray.engine.commit.attempt import Attempts, SystemWrite, commit_of, commit_time_us
 from omniray.engine.commit.staging import Base, Taken, drifted
@@ -82,7 +82,7 @@ class Operation:
     contains: Vector = field(default_factory=lambda: NOTHING_MORE)
     bases: tuple[Place, ...] | None = None
 
-    def result(self, outcome: Outcome, verdict: Verdict | None = None) -> MergeResult:
+    def result(self, outcome: MergeOutcome, verdict: Verdict | None = None) -> MergeResult:
         """A result without a commit."""
         result = MergeResult(outcome, None, self.named.commit_id, self.named.group)
         if verdict is None:
@@ -115,7 +115,7 @@ def merge_of(target: BranchId, source: LineState) -> Operation:
 def foretell(branch: OpenBranch, head: CommitObject, operation: Operation, terms: MergeTerms) -> MergeResult:
     """What an operation on a branch with this head would do, conflicts included; nothing is written."""
     if operation.is_included(head):
-        return operation.result(Outcome.ALREADY_UP_TO_DATE)
+        return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
     with closing(States(branch)) as states:
         plan = MergePlan(branch, states, operation.source, terms.on_conflict, staging=None, bases=operation.bases)
         with closing(plan):
@@ -159,7 +159,7 @@ class Merger:
             return known
         refuse_stranger(self._owner, head)
         if operation.is_included(head):
-            return operation.result(Outcome.ALREADY_UP_TO_DATE)
+            return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
         with closing(States(self._branch)) as states:
             work = _Work(self._branch, states, operation, terms, write, head)
             try:
@@ -182,7 +182,7 @@ class Merger:
             self._refuse_withdrawn(work, head)
             refuse_stranger(self._owner, head)
             if operation.is_included(head):
-                return operation.result(Outcome.ALREADY_UP_TO_DATE)
+                return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
             work.lease(head)
             verdict = work.plan.on(head)
             if verdict.conflicts.count or not verdict.is_new:
@@ -190,7 +190,7 @@ class Merger:
                     continue
                 if verdict.conflicts.count:
                     raise conflicts_error(_foretold(operation, verdict), operation.what)
-                return operation.result(Outcome.ALREADY_UP_TO_DATE)
+                return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
             started = self._clock()
             if (landed := self._attempt(work, head, verdict)) is not None:
                 work.is_used = True
@@ -250,7 +250,7 @@ class Merger:
         if found is None or found.entry.kind != KIND:
             return None
         source = found.entry.merged[0].commit_id if found.entry.merged else ""
-        return _repeated(MergeResult(Outcome.MERGED, None, source), found)
+        return _repeated(MergeResult(MergeOutcome.MERGED, None, source), found)
 
     def _known(
         self, operation: Operation, terms: MergeTerms, write: SystemWrite, head: CommitObject
@@ -267,7 +267,7 @@ class Merger:
                 f"transaction {entry.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=entry.commit_id,
             )
-        return _repeated(operation.result(Outcome.MERGED), found)
+        return _repeated(operation.result(MergeOutcome.MERGED), found)
 
     def _hash_of_first(self, operation: Operation, terms: MergeTerms, entry: LineageEntry) -> str:
         """The hash that the first try had, if it was the same: its branch stood where the commit says."""
@@ -331,17 +331,17 @@ class _Work:
         return RowStream(self._branch.storage, table, self._lease.since_us)
 
 
-def _outcome(operation: Operation, verdict: Verdict) -> Outcome:
+def _outcome(operation: Operation, verdict: Verdict) -> MergeOutcome:
     if operation.bases is not None:
-        return Outcome.REVERTED
-    return Outcome.FAST_FORWARD if verdict.is_fast_forward else Outcome.MERGED
+        return MergeOutcome.REVERTED
+    return MergeOutcome.FAST_FORWARD if verdict.is_fast_forward else MergeOutcome.MERGED
 
 
 def _foretold(operation: Operation, verdict: Verdict) -> MergeResult:
     if verdict.conflicts.count:
-        return operation.result(Outcome.CONFLICTS, verdict).with_conflicts(verdict.conflicts)
+        return operation.result(MergeOutcome.CONFLICTS, verdict).with_conflicts(verdict.conflicts)
     if not verdict.is_new:
-        return operation.result(Outcome.ALREADY_UP_TO_DATE)
+        return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
     return operation.result(_outcome(operation, verdict), verdict)
 
 
@@ -353,7 +353,7 @@ def _result(operation: Operation, verdict: Verdict, landed: CommitObject) -> Mer
 def _repeated(result: MergeResult, found: LandedCommit) -> MergeResult:
     """The result of the first try, by the commit that it left."""
     entry = found.entry
-    outcome = Outcome(entry.outcome) if entry.outcome in tuple(Outcome) else Outcome.MERGED
+    outcome = MergeOutcome(entry.outcome) if entry.outcome in tuple(MergeOutcome) else MergeOutcome.MERGED
     return replace(
         result,
         outcome=outcome,

@@ -13,7 +13,7 @@ from omniray.engine.branches.conflicts import Conflicts, MergeConflict, OnConfli
 from omniray.engine.branches.merge_plan import TableSummary
 
 
-class Outcome(StrEnum):
+class MergeOutcome(StrEnum):
     """What a merge came to."""
 
     ALREADY_UP_TO_DATE = "already_up_to_date"  # nothing to take in: there is no commit
@@ -56,7 +56,7 @@ class MergeResult:
     was applied now.
     """
 
-    outcome: Outcome
+    outcome: MergeOutcome
     commit_id: str | None
     source_commit: str
     source_group: tuple[str, ...] = ()
@@ -71,7 +71,11 @@ class MergeResult:
     def with_conflicts(self, found: Conflicts) -> MergeResult:
         """The result of a merge that wrote nothing because of these."""
         return replace(
-            self, outcome=Outcome.CONFLICTS, commit_id=None, conflicts=tuple(found.listed), conflict_count=found.count
+            self,
+            outcome=MergeOutcome.CONFLICTS,
+            commit_id=None,
+            conflicts=tuple(found.listed),
+            conflict_count=found.count,
         )
 
     def as_json(self) -> dict[str, Any]:

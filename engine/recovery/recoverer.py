@@ -140,6 +140,12 @@ class Recoverer:
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
+    def left_elsewhere(self) -> set[str]:
+        """The lines of other branches on which an owner that is gone has left something; they recover it themselves."""
+        bound = {binding.ulid for binding in self._branch.tip.newest.bindings.values() if not binding.deleting}
+        found = self._sidecars.read_all(self._sidecars.listed()) if bound else []
+        return {sidecar.line for sidecar in found if sidecar.line in bound and self._is_gone(sidecar)}
+
     def landed(self, newest: CommitObject) -> dict[str, int]:
         """The owner's own operations that are in the line, with their numbers: only their Phase D is left."""
         found = self._own_sidecars(self._sidecars.listed())

@@ -167,10 +167,15 @@ class TableStorage:
             return self._store.lance_path(self._find(type, pin, is_final=is_final)[0])
 
         shown = ShownVersion(self.uri(pin.path), locate)
+
+        def explain() -> None:
+            shown.raise_failure()
+            refuse_gone(self._store, self._main_line)
+
         return Table(
             type, pin.path, pin.version, pin.transaction, pin.rows,
             open_rows=lambda: self._handle(pin.path, pin.version, manifest(), shown), mirrored=mirrored, tail=tail,
-            on_failure=lambda: refuse_gone(self._store, self._main_line),
+            on_failure=explain,
         )  # fmt: skip
 
     def _find(self, type: ElementType, pin: Pin, *, is_final: bool) -> tuple[str, bytes]:

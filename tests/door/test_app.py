@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from omniray.coordinator.door import app as app_module
+from omniray.coordinator.door import messages
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import BODIES_BYTES_MAX, DoorApp, Reply
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS
@@ -91,7 +93,27 @@ def test_the_house_is_told_which_branch_a_request_is_for(door: Door, line: str, 
     assert [one.headers.get("x-omniray-newest") for one in said] == [newest] * 3
 
 
-@pytest.mark.parametrize("path", ["/v1/call/no", "/v1/call/", "/v1/call/newest/", "/v1/write/", "/", "/v2/write"])
+@pytest.mark.parametrize("path", ["/v9/write", "/v0/write", "/v2/call/newest", "/v3/stage", "/v7/no"])
+def test_a_request_of_an_unknown_version_is_refused_by_name_before_it_is_read(door: Door, path: str) -> None:
+    """In JSON, which every version reads."""
+    said = door.ask(path, Content_Length="7")
+    version = path[2]
+    assert (said.status, kind(said.body), said.headers["content-type"]) == (400, "bad_input", "application/json")
+    assert f"a request of version {version}, and this omniray understands 1: use" in json.loads(said.body)["message"]
+    assert (door.house.written, door.house.called) == ([], [])
+
+
+def test_a_request_is_answered_in_its_own_version(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a coordinator of the next release, while clients of this one still write."""
+    monkeypatch.setattr(messages, "VERSIONS", (1, 2))
+    said = [door.ask(f"/v{version}/write", b"a write") for version in (1, 2)]
+    assert door.house.versions == [1, 2]
+    assert [msgspec.msgpack.decode(one.body)["version"] for one in said] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/call/no", "/v1/call/", "/v1/call/newest/", "/v1/write/", "/", "/write", "/vx/write", "/v/write"]
+)
 def test_a_call_that_there_is_not_names_those_that_there_are(door: Door, path: str) -> None:
     said = door.ask(path, b"{}")
     assert (said.status, kind(said.body)) == (404, "not_found")

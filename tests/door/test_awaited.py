@@ -78,11 +78,11 @@ class Hold:
         self._loop: asyncio.AbstractEventLoop | None = None
         take = coordinator.house.write
 
-        async def held(line: str, sent: bytes) -> Reply:
+        async def held(line: str, sent: bytes, version: int) -> Reply:
             self._loop = asyncio.get_running_loop()
             self.came.release()
             await self._goes_on.wait()
-            return await take(line, sent)
+            return await take(line, sent, version)
 
         coordinator.house.write = held  # type: ignore[method-assign]
 

@@ -17,6 +17,7 @@ from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
+from omniray.coordinator.door import record as record_module
 from omniray.coordinator.door.calls import CALLS, Call
 from omniray.engine.base.errors import (
     Fenced,
@@ -33,8 +34,8 @@ from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.branches import BranchChange
 from omniray.engine.branches.conflicts import ConflictKind, MergeConflict
 from omniray.engine.branches.merge_plan import How, TableSummary
+from omniray.engine.branches.merge_result import MergeOutcome as Merged
 from omniray.engine.branches.merge_result import MergeResult
-from omniray.engine.branches.merge_result import Outcome as Merged
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import take_over
@@ -219,6 +220,18 @@ def test_a_fenced_write_stays_one_also_when_nobody_can_be_named_who_owns_the_lin
     answer = coordinator.house._fenced(fenced)
     assert isinstance(answer, Fenced)
     assert answer.facts.get("owner") == (successor if is_readable else None)
+
+
+def test_a_client_is_told_which_versions_a_coordinator_of_a_later_release_speaks(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_module, "VERSIONS", (7, 8))
+    with (
+        housed(store, monkeypatch),
+        pytest.raises(InputError, match="speaks version 7, 8 of the messages, and this omniray 1"),
+        connected(store),
+    ):
+        pass
 
 
 # Calls

@@ -26,6 +26,7 @@ from omniray.engine.graph import Graph
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables import table as tables
 from tests.faults.clients import impatience, impatient
 from tests.graphs import new_graph
 from tests.stores import new_bucket
@@ -129,6 +130,11 @@ class Field:
         patient = open_store(graph.uri, root.storage_options)
         with impatience():
             return cls(proxy, patient, open_store(graph.uri, impatient(root).storage_options), writes=1)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether a table may have lost its tail: a write would not read it, as the one did that was learned."""
+        return self.writes * max(ROWS.values()) >= tables.TAIL_ROWS_MAX
 
     def learn(self) -> list[Step]:
         """The requests of a write that nothing stands in the way of, Phase D included."""

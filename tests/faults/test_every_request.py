@@ -12,6 +12,7 @@ request in every way. A failure names the fault by its test and the request by i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
@@ -22,6 +23,7 @@ from omniray.coordinator.stress.request_faults import RequestFault, StoreFault
 from omniray.engine.base.errors import KeyConflict, OmnirayError, StorageError
 from omniray.engine.line import line_end as tip
 from omniray.engine.line.commit_object import Fate
+from omniray.engine.tables import table as tables
 from omniray.engine.writer import Writer
 from tests.faults.clients import FAR_TOO_LONG_MS, TOO_LONG_MS
 from tests.faults.rounds import Field, Step
@@ -34,7 +36,10 @@ pytestmark = pytest.mark.timeout(3600 if TORTURE else 180)
 
 
 class Ground:
-    """The graph that rounds are played on, one after another: healed each time, or else given up for a new one."""
+    """The graph that rounds are played on, one after another: healed each time, or else given up for a new one.
+
+    So is one on which a write would make other requests than those that were learned.
+    """
 
     def __init__(self, proxy: FaultProxy) -> None:
         self._proxy = proxy
@@ -45,16 +50,23 @@ class Ground:
         self.before_flush = [step for step in self.steps if not step.line.startswith("POST")]
 
     def play(self, way: Callable[[Field, RequestFault], object], fault: RequestFault) -> None:
-        field, self._field = self._field or Field.behind(self._proxy), None
+        field, self._field = self._field, None
+        if field is None or field.is_worn:
+            field = Field.behind(self._proxy)
         way(field, fault)
         assert field.was_met()
         self._field = field
 
 
 @pytest.fixture(scope="module")
-def ground() -> Iterator[Ground]:
+def proxy() -> Iterator[FaultProxy]:
     with running_server() as server, running_proxy(server.endpoint, seed=0) as proxy:
-        yield Ground(proxy)
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def ground(proxy: FaultProxy) -> Ground:
+    return Ground(proxy)
 
 
 def name(kind: StoreFault, times: int) -> str:
@@ -85,6 +97,15 @@ def test_a_handle_writes_on_after_a_broken_request(ground: Ground, subtests: pyt
     for step in ground.before_flush if TORTURE else [ground.commit]:
         with subtests.test(request=str(step)):
             ground.play(Field.go_on, fault(kind, 0, step))
+
+
+def test_a_graph_whose_tables_have_lost_their_tails_is_given_up_for_a_new_one(proxy: FaultProxy) -> None:
+    """Fault: so many writes that a table's tail is sealed, so that no write reads it. Oracle: each fault is met."""
+    with patch.object(tables, "TAIL_ROWS_MAX", 8):
+        ground = Ground(proxy)
+        *_, tail = (step for step in ground.steps if re.match(r"GET .*/Person\.lance/data/", step.line))
+        for _ in range(2):
+            ground.play(Field.round, fault(StoreFault.INTERNAL_ERROR, 1, tail))
 
 
 # With a guard switched off the oracle sees it

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from omniray.engine.branches.conflicts import OnConflict
-from omniray.engine.branches.merge_result import Outcome
+from omniray.engine.branches.merge_result import MergeOutcome
 
 PERSON, KNOWS, PAIR = "Person", "Knows", "Pair"
 SCHEMA = """
@@ -60,7 +60,7 @@ class State:
 class Merged:
     """What a merge comes to."""
 
-    outcome: Outcome
+    outcome: MergeOutcome
     rows: Mapping[str, Rows]
     content: Mapping[str, int]
     conflicts: frozenset[Conflict] = frozenset()
@@ -112,15 +112,15 @@ class Branches:
     def merged(self, source: State, target: State, how: OnConflict) -> Merged:
         """What a merge of a state into another comes to."""
         if source in target.all():
-            return Merged(Outcome.ALREADY_UP_TO_DATE, target.rows, target.content)
+            return Merged(MergeOutcome.ALREADY_UP_TO_DATE, target.rows, target.content)
         return self._merged(best(source.all() & target.all()), source, target, how)
 
     def reverted(self, state: State, target: State, how: OnConflict) -> Merged:
         """What taking a state's commit back comes to."""
         assert state.before is not None
         found = self._merged([state], state.before, target, how)
-        if found.outcome in (Outcome.FAST_FORWARD, Outcome.MERGED):
-            return Merged(Outcome.REVERTED, found.rows, found.content)
+        if found.outcome in (MergeOutcome.FAST_FORWARD, MergeOutcome.MERGED):
+            return Merged(MergeOutcome.REVERTED, found.rows, found.content)
         return found
 
     def _merged(self, bases: Sequence[State], source: State, target: State, how: OnConflict) -> Merged:
@@ -143,12 +143,12 @@ class Branches:
             or {base.content[type] for base in bases} == {source.content[type]}
             for type in TYPES
         ):
-            return Merged(Outcome.ALREADY_UP_TO_DATE, target.rows, target.content)
+            return Merged(MergeOutcome.ALREADY_UP_TO_DATE, target.rows, target.content)
         conflicts |= broken_rules(rows, target.rows)
         if conflicts:
-            return Merged(Outcome.CONFLICTS, target.rows, target.content, frozenset(conflicts))
+            return Merged(MergeOutcome.CONFLICTS, target.rows, target.content, frozenset(conflicts))
         is_untouched = all({base.content[type] for base in bases} == {target.content[type]} for type in TYPES)
-        return Merged(Outcome.FAST_FORWARD if is_untouched else Outcome.MERGED, rows, content)
+        return Merged(MergeOutcome.FAST_FORWARD if is_untouched else MergeOutcome.MERGED, rows, content)
 
 
 def best(states: Iterable[State]) -> list[State]:

@@ -19,7 +19,7 @@ from omniray.engine.base.errors import Conflict, MergeConflicts, NotFound
 from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.conflicts import OnConflict
-from omniray.engine.branches.merge_result import MergeResult, Outcome
+from omniray.engine.branches.merge_result import MergeOutcome, MergeResult
 from omniray.engine.line.sidecar import Sidecars
 from tests.merging import conflicts_of
 from tests.model.branch_model import DEGREE_MAX, EDGES, KNOWS, PAIR, PERSON, Branches, Merged, Row, Rows, State
@@ -196,7 +196,7 @@ class Lives(RuleBasedStateMachine):
             result = refused
         self.happened[f"{name} {foretold.outcome}"] += 1
         if isinstance(result, MergeConflicts):
-            assert foretold.outcome is Outcome.CONFLICTS, result
+            assert foretold.outcome is MergeOutcome.CONFLICTS, result
             assert frozenset(conflicts_of(result)) == foretold.conflicts
             assert result.facts["conflict_count"] == len(foretold.conflicts)
             for kind, *_ in foretold.conflicts:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
 
 import omniray
@@ -14,7 +15,7 @@ from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.opener import Opener
 from omniray.coordinator.actors.queue_actor import QueuesActor
 from omniray.coordinator.actors.table_queues import TableQueues
-from omniray.coordinator.door.questions import Scan
+from omniray.coordinator.door.questions import Existing, Scan
 from omniray.coordinator.door.queue_answers import decode_dropped, decode_found
 from omniray.coordinator.door.queue_requests import encode_drop, encode_read
 from omniray.engine.base.errors import BranchGone, StorageError
@@ -22,6 +23,7 @@ from omniray.engine.commit.staging import Base
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.schema.types import ID
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.cache import KnownIds
 from tests.coordination import TIMEOUT_S
 from tests.graphs import PERSON, Clock, create_store, main_of
 from tests.stores import Root
@@ -156,6 +158,34 @@ def test_a_branch_that_could_not_be_opened_is_tried_again(
     assert branches.queues.lines == []
     with branches.queues.of(line_of(store)) as queues:
         assert people(queues, store, SIDE) == ["ann", "bob"]
+
+
+def test_a_branch_knows_the_ids_that_it_began_with_without_reading_them(
+    store: ObjectStore, branches: Branches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are copied from the queues of its parent."""
+    with omniray.open(store.uri) as graph:
+        graph.create_branch("new")
+        graph.create_branch("newer", SIDE)
+    with branches.queues.of(main_of(store).ulid) as queues:
+        assert known_people(queues, store, "main") == ["ann"]
+    reads: list[object] = []
+    read = KnownIds.read
+    monkeypatch.setattr(KnownIds, "read", lambda table: (reads.append(table), read(table))[1])
+    with branches.queues.of(line_of(store, "new")) as queues:
+        assert known_people(queues, store, "new") == ["ann"]
+    assert reads == []
+    with branches.queues.of(line_of(store, "newer")) as queues:
+        assert known_people(queues, store, "newer") == ["ann", "bob"], "nobody has these"
+    assert len(reads) == 1
+
+
+def known_people(queues: TableQueues, store: ObjectStore, name: str) -> list[str]:
+    newest = open_branch(store, name).tip.newest
+    asked = Existing(queues.schema.by_table_key[PERSON], pa.array(["ann", "bob", "zoe"]))
+    (rows,) = queues.read(Base.on(newest, newest), [asked])
+    found: list[str] = sorted(rows[ID].to_pylist())
+    return found
 
 
 # The actor

@@ -10,11 +10,11 @@ import pytest
 import omniray
 from omniray.engine.base.errors import Conflict, MergeConflicts, NotFound
 from omniray.engine.base.failpoints import Action, Point, armed
-from omniray.engine.branches.merge_result import Outcome
+from omniray.engine.branches.merge_result import MergeOutcome
 from tests.merging import ages, conflicts_of, people, seeded, set_age, state_of, unchanged
 from tests.stores import Root
 
-FAST_FORWARD, MERGED = Outcome.FAST_FORWARD, Outcome.MERGED
+FAST_FORWARD, MERGED = MergeOutcome.FAST_FORWARD, MergeOutcome.MERGED
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_branch_whose_changes_undo_each_other_merges_and_leaves_no_trace(
     assert graph.merge("side").outcome is FAST_FORWARD
     graph = again(graph)
     assert state_of(graph) == before
-    assert graph.merge("side").outcome is Outcome.ALREADY_UP_TO_DATE
+    assert graph.merge("side").outcome is MergeOutcome.ALREADY_UP_TO_DATE
     graph.close()
 
 

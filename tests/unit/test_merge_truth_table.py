@@ -12,7 +12,7 @@ import pytest
 
 import omniray
 from omniray.engine.base.errors import MergeConflicts
-from omniray.engine.branches.merge_result import Outcome
+from omniray.engine.branches.merge_result import MergeOutcome
 from tests.merging import State, conflicts_of, move, people, remove, seeded, set_age, state_of, unchanged
 from tests.stores import Root
 
@@ -117,10 +117,10 @@ def expected_conflicts(there: str, here: str) -> list[tuple[str, str, str, tuple
     return []
 
 
-def expected_outcome(there: str, here: str) -> Outcome:
+def expected_outcome(there: str, here: str) -> MergeOutcome:
     if there == "noop":
-        return Outcome.ALREADY_UP_TO_DATE
-    return Outcome.FAST_FORWARD if here == "noop" else Outcome.MERGED
+        return MergeOutcome.ALREADY_UP_TO_DATE
+    return MergeOutcome.FAST_FORWARD if here == "noop" else MergeOutcome.MERGED
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_change_on_one_branch_merged_into_a_change_on_another(
         conflicts = expected_conflicts(there, here)
         assert conflicts_of(foretold) == conflicts
         if conflicts:
-            assert foretold.outcome is Outcome.CONFLICTS
+            assert foretold.outcome is MergeOutcome.CONFLICTS
             with unchanged(graph, TARGET), pytest.raises(MergeConflicts) as refused:
                 graph.merge(SOURCE, TARGET)
             assert conflicts_of(refused.value) == conflicts
@@ -161,4 +161,4 @@ def test_a_change_on_one_branch_merged_into_a_change_on_another(
         assert state_of(graph, TARGET) == applied(applied(seed, here, TARGET), there, SOURCE)
         assert state_of(graph, SOURCE) == applied(seed, there, SOURCE)
         with unchanged(graph, TARGET):
-            assert graph.merge(SOURCE, TARGET).outcome is Outcome.ALREADY_UP_TO_DATE
+            assert graph.merge(SOURCE, TARGET).outcome is MergeOutcome.ALREADY_UP_TO_DATE

@@ -26,7 +26,7 @@ from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches import conflicts, merge_plan, merge_rows, table_merge
 from omniray.engine.branches.merge_plan import MergePlan
-from omniray.engine.branches.merge_result import Outcome
+from omniray.engine.branches.merge_result import MergeOutcome
 from omniray.engine.branches.states import States
 from omniray.engine.branches.table_merge import How
 from omniray.engine.history.merged_commits import OtherLines
@@ -95,7 +95,7 @@ def test_a_branch_beside_an_unchanged_target_is_adopted_and_no_data_is_written(a
         branch = graph._on(SIDE)._branch
         before = {file.path for file in branch.store.files("") if "/data/" in file.path}
         result = graph.merge(SIDE)
-        assert (result.outcome, [one.how for one in result.tables]) == (Outcome.FAST_FORWARD, [How.ADOPT])
+        assert (result.outcome, [one.how for one in result.tables]) == (MergeOutcome.FAST_FORWARD, [How.ADOPT])
         assert {file.path for file in branch.store.files("") if "/data/" in file.path} == before
         assert state_of(graph) == state_of(graph, SIDE)
         pins = newest(graph).pins, newest(graph, SIDE).pins
@@ -115,7 +115,7 @@ def test_a_target_whose_version_has_the_source_s_number_adopts_it(graph: omniray
     set_age(graph, "bob", 3, SIDE)
     person = "node:Person"
     assert newest(graph, SIDE).pins[person].version == newest(graph, "other").pins[person].version
-    assert graph.merge(SIDE, "other").outcome is Outcome.FAST_FORWARD
+    assert graph.merge(SIDE, "other").outcome is MergeOutcome.FAST_FORWARD
     assert state_of(graph, "other") == state_of(graph, SIDE)
     graph.load(people("eve"), type="Person", branch="other")
     assert ages(graph, "other") == {**ages(graph, SIDE), "eve": None}
@@ -147,7 +147,7 @@ def test_tables_that_only_one_side_changed_are_taken_as_they_are(graph: omniray.
     set_age(graph, "ann", 1)
     before = data_files(graph)
     result = graph.merge(SIDE)
-    assert (result.outcome, result.tables[0].how, len(result.tables)) == (Outcome.MERGED, How.ADOPT, 1)
+    assert (result.outcome, result.tables[0].how, len(result.tables)) == (MergeOutcome.MERGED, How.ADOPT, 1)
     assert data_files(graph) == before
     assert result.versions.keys() == {"node:Company"}
     assert (ages(graph)["ann"], "coil" in state_of(graph)["Company"]) == (1, True)
@@ -214,10 +214,10 @@ def test_a_conflict_of_values_is_settled_as_the_caller_says(graph: omniray.Graph
     assert refused(graph).facts["conflict_count"] == 1
     expected = ages(graph, SIDE if how == "theirs" else "main")
     result = graph.merge(SIDE, on_conflict=how)
-    assert (result.outcome, result.conflict_count, result.tables[0].settled) == (Outcome.MERGED, 0, 1)
+    assert (result.outcome, result.conflict_count, result.tables[0].settled) == (MergeOutcome.MERGED, 0, 1)
     assert ages(graph) == expected
     assert state_of(graph)["Person"]["bob"]["city"] == "Rome", "what does not conflict is merged all the same"
-    assert graph.merge(SIDE).outcome is Outcome.ALREADY_UP_TO_DATE
+    assert graph.merge(SIDE).outcome is MergeOutcome.ALREADY_UP_TO_DATE
 
 
 # Rules over several rows
@@ -374,7 +374,7 @@ def test_branches_that_merged_each_other_merge_again_without_conflict(graph: omn
     assert ages(graph) == ages(graph, SIDE) == {"ann": 1, "bob": 2, "cid": 30, "dan": 30}
     set_age(graph, "ann", 3)
     set_age(graph, "bob", 4, SIDE)
-    assert graph.merge(SIDE).outcome is Outcome.MERGED
+    assert graph.merge(SIDE).outcome is MergeOutcome.MERGED
     assert ages(graph) == {"ann": 3, "bob": 4, "cid": 30, "dan": 30}
     set_age(graph, "ann", 5)
     graph.merge("main", SIDE)
@@ -400,7 +400,7 @@ def test_where_several_bases_disagree_the_newer_value_wins(
     set_age(graph, "ann", 3)
     set_age(graph, "bob", 4)
     if has_guard:
-        assert graph.merge("main", SIDE).outcome is Outcome.MERGED
+        assert graph.merge("main", SIDE).outcome is MergeOutcome.MERGED
         assert ages(graph, SIDE) == {"ann": 3, "bob": 4, "cid": 30, "dan": 30}
     else:
         assert graph.merge("main", SIDE, preview=True).conflict_count == 1
@@ -410,7 +410,12 @@ def test_merges_to_and_fro_end_when_nothing_is_new(graph: omniray.Graph) -> None
     set_age(graph, "ann", 1, SIDE)
     set_age(graph, "bob", 2)
     outcomes = [graph.merge(*pair).outcome for pair in ((SIDE, "main"), ("main", SIDE), (SIDE, "main"), ("main", SIDE))]
-    assert outcomes == [Outcome.MERGED, Outcome.FAST_FORWARD, Outcome.ALREADY_UP_TO_DATE, Outcome.ALREADY_UP_TO_DATE]
+    assert outcomes == [
+        MergeOutcome.MERGED,
+        MergeOutcome.FAST_FORWARD,
+        MergeOutcome.ALREADY_UP_TO_DATE,
+        MergeOutcome.ALREADY_UP_TO_DATE,
+    ]
 
 
 def test_three_branches_pass_their_work_around(graph: omniray.Graph) -> None:
@@ -421,7 +426,7 @@ def test_three_branches_pass_their_work_around(graph: omniray.Graph) -> None:
     graph.merge(SIDE, "third")
     graph.merge("third")
     assert ages(graph) == {"ann": 1, "bob": 2, "cid": 3, "dan": 30}
-    assert graph.merge(SIDE).outcome is Outcome.ALREADY_UP_TO_DATE, "it came with the third"
+    assert graph.merge(SIDE).outcome is MergeOutcome.ALREADY_UP_TO_DATE, "it came with the third"
     set_age(graph, "ann", 4, SIDE)
     graph.merge(SIDE)
     assert ages(graph) == {"ann": 4, "bob": 2, "cid": 3, "dan": 30}
@@ -533,7 +538,7 @@ def test_an_id_of_a_branch_that_was_not_merged_is_new_on_main(graph: omniray.Gra
     assert not graph.load(edge, type="Knows", txn_id=txn_id).repeated
     assert conflicts_of(refused(graph)) == [("duplicate_commit", "", txn_id, ())]
     result = graph.merge(SIDE, on_conflict="ours")
-    assert (result.outcome, len(state_of(graph)["Knows"])) == (Outcome.MERGED, 3)
+    assert (result.outcome, len(state_of(graph)["Knows"])) == (MergeOutcome.MERGED, 3)
 
 
 # Beside other writers
@@ -548,7 +553,7 @@ def overtaken(graph: omniray.Graph, by: Callable[[omniray.Graph], Any], point: P
 def test_a_merge_is_judged_again_on_what_overtook_it(graph: omniray.Graph) -> None:
     set_age(graph, "ann", 1, SIDE)
     result = overtaken(graph, lambda other: set_age(other, "bob", 2))
-    assert (result.outcome, [one.how for one in result.tables]) == (Outcome.MERGED, [How.ROWS])
+    assert (result.outcome, [one.how for one in result.tables]) == (MergeOutcome.MERGED, [How.ROWS])
     assert ages(graph) == {"ann": 1, "bob": 2, "cid": 30, "dan": 30}
     set_age(graph, "cid", 3, SIDE)
     with pytest.raises(MergeConflicts):
@@ -600,7 +605,7 @@ def test_a_merge_into_a_busy_branch_lands_while_its_writers_wait(graph: omniray.
 def test_a_merge_of_a_merge_that_lands_meanwhile_finds_it_done(graph: omniray.Graph) -> None:
     set_age(graph, "ann", 1, SIDE)
     result = overtaken(graph, lambda other: other.merge(SIDE))
-    assert result.outcome is Outcome.ALREADY_UP_TO_DATE
+    assert result.outcome is MergeOutcome.ALREADY_UP_TO_DATE
     assert [entry.kind for entry in graph.history(2)] == ["BranchMerge", "BranchCreate"]
 
 
@@ -693,7 +698,7 @@ def test_a_preview_writes_nothing_and_tells_what_a_merge_would_do(graph: omniray
 def test_a_graph_that_was_opened_read_only_previews_and_does_not_merge(graph: omniray.Graph) -> None:
     set_age(graph, "ann", 1, SIDE)
     with omniray.open(graph.uri, read_only=True) as reader:
-        assert reader.merge(SIDE, preview=True).outcome is Outcome.FAST_FORWARD
+        assert reader.merge(SIDE, preview=True).outcome is MergeOutcome.FAST_FORWARD
         with pytest.raises(InputError, match="read-only"):
             reader.merge(SIDE)
 
@@ -743,7 +748,7 @@ def test_a_merge_of_many_rows_gives_what_one_of_few_gives(
     remove(graph, names[12])
     graph.load([{"from": name, "to": "ann"} for name in names[1:7]], type="Knows", branch=SIDE)
     result = graph.merge(SIDE)
-    assert result.outcome is Outcome.MERGED
+    assert result.outcome is MergeOutcome.MERGED
     found = state_of(graph)
     assert {id: row["age"] for id, row in found["Person"].items() if id in names} == {
         name: n for n, name in enumerate(names) if n not in (11, 12)

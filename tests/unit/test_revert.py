@@ -9,7 +9,7 @@ import pytest
 import omniray
 from omniray.engine.base.errors import InputError, MergeConflicts, NotFound, PayloadMismatch
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.branches.merge_result import Outcome
+from omniray.engine.branches.merge_result import MergeOutcome
 from omniray.engine.branches.table_merge import How
 from tests.merging import (
     ages,
@@ -44,7 +44,7 @@ def test_the_newest_commit_is_taken_back_without_a_row_written(graph: omniray.Gr
     remove(graph, "ann")
     result = graph.revert(head(graph), actor="ann", message="by mistake")
     assert state_of(graph) == before
-    assert (result.outcome, {one.how for one in result.tables}) == (Outcome.REVERTED, {How.ADOPT})
+    assert (result.outcome, {one.how for one in result.tables}) == (MergeOutcome.REVERTED, {How.ADOPT})
     entry = graph.history(1)[0]
     assert (entry.kind, entry.actor, entry.message, entry.merged) == ("Revert", "ann", "by mistake", ())
     assert entry.commit_id == result.commit_id
@@ -72,7 +72,7 @@ def test_a_property_that_was_changed_again_conflicts(graph: omniray.Graph) -> No
     assert conflict["values"] == {"source": {"age": 30}, "target": {"age": 42}}
     assert conflict["commits"] == {"source": wrong, "target": head(graph)}
     foretold = graph.revert(wrong, preview=True)
-    assert (foretold.outcome, conflicts_of(foretold)) == (Outcome.CONFLICTS, conflicts_of(refused.value))
+    assert (foretold.outcome, conflicts_of(foretold)) == (MergeOutcome.CONFLICTS, conflicts_of(refused.value))
     graph.revert(wrong, on_conflict="theirs")
     assert ages(graph)["ann"] == 30
 
@@ -103,7 +103,7 @@ def test_a_merge_is_reverted_and_its_branch_stays_merged(graph: omniray.Graph) -
     assert merge.commit_id is not None
     graph.revert(merge.commit_id)
     assert ages(graph) == {"ann": 30, "bob": 42, "cid": 30, "dan": 30}
-    assert graph.merge(SIDE).outcome is Outcome.ALREADY_UP_TO_DATE
+    assert graph.merge(SIDE).outcome is MergeOutcome.ALREADY_UP_TO_DATE
     set_age(graph, "cid", 43, SIDE)
     graph.merge(SIDE)
     assert ages(graph) == {"ann": 30, "bob": 42, "cid": 43, "dan": 30}
@@ -116,7 +116,7 @@ def test_a_revert_on_a_branch_is_merged_like_any_change(graph: omniray.Graph) ->
     graph.revert(wrong, branch=SIDE)
     assert (ages(graph)["ann"], ages(graph, SIDE)["ann"]) == (41, 30)
     set_age(graph, "bob", 42)
-    assert graph.merge(SIDE).outcome is Outcome.MERGED
+    assert graph.merge(SIDE).outcome is MergeOutcome.MERGED
     assert ages(graph) == {"ann": 30, "bob": 42, "cid": 30, "dan": 30}
 
 
@@ -162,7 +162,7 @@ def test_a_revert_that_is_sent_again_is_applied_once(graph: omniray.Graph) -> No
 def test_a_commit_without_an_effect_leaves_nothing_to_revert(graph: omniray.Graph) -> None:
     created = head(graph)
     with unchanged(graph):
-        assert graph.revert(created).outcome is Outcome.ALREADY_UP_TO_DATE
+        assert graph.revert(created).outcome is MergeOutcome.ALREADY_UP_TO_DATE
 
 
 def test_a_commit_that_can_t_be_reverted_is_named(graph: omniray.Graph) -> None:

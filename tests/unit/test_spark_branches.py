@@ -142,12 +142,7 @@ def test_a_name_is_resolved_once_for_all_that_spark_plans_with_it(graph: omniray
     graph.delete_branch("other")
     made = source(graph)
     anew(graph)
-    plans = (
-        made.schema,
-        lambda: made.writer(columns(graph), False),
-        lambda: made.streamWriter(columns(graph), False),
-    )
-    for plan in plans:
+    for plan in (made.schema, lambda: made.writer(columns(graph), False)):
         with pytest.raises(BranchGone):
             plan()
 
@@ -332,6 +327,7 @@ def test_a_worker_opens_the_branch_by_its_ulid(graph: omniray.Graph) -> None:
 
 def test_a_batch_of_a_stream_lands_once_on_its_branch(graph: omniray.Graph) -> None:
     writer = source(graph).streamWriter(columns(graph), False)
+    assert isinstance(writer, GraphStreamWriter)
     ticket = writer._ticket
     message = BatchMessage(stage_batches(ticket, "Person", [rows("cid")], "here"), ticket.line, "a query")
     for _ in range(2):
@@ -345,15 +341,25 @@ def test_a_stream_that_runs_writes_to_no_namesake(graph: omniray.Graph) -> None:
     running.streamWriter(columns(graph), False)
     graph.rename_branch("trial", "other")
     graph.create_branch("trial")
-    theirs = source(graph).streamWriter(columns(graph), False)._ticket
+    other = source(graph).streamWriter(columns(graph), False)
+    assert isinstance(other, GraphStreamWriter)
+    theirs = other._ticket
     message = BatchMessage(stage_batches(theirs, "Person", [rows("cid")], "here"), theirs.line, "a query")
-    writer: GraphStreamWriter = running.streamWriter(columns(graph), False)
+    writer = running.streamWriter(columns(graph), False)
     with pytest.raises(BranchGone, match="this stream writes to the branch with the id"):
         writer.commit([message], 1)
-    graph.delete_branch("other")
-    with pytest.raises(BranchGone):
-        running.streamWriter(columns(graph), False)
     assert people(graph) == ["ann"]
+
+
+def test_the_writer_of_a_stream_whose_branch_was_deleted_says_so_and_can_be_aborted(graph: omniray.Graph) -> None:
+    """An error of the abort would hide the one of the commit."""
+    running = source(graph)
+    anew(graph)
+    writer = running.streamWriter(columns(graph), False)
+    writer.abort([], 1)
+    for use in (lambda: writer.write(iter([rows("cid")])), lambda: writer.commit([], 1)):
+        with pytest.raises(BranchGone):
+            use()
 
 
 # Transactions

@@ -158,7 +158,7 @@ class GraphReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the rows of one group; a read without groups still has one empty partition.
 
-        A frame stays readable after its branch was deleted: the versions that it pins are not deleted with it.
+        The branch is not opened: a frame shows what it pinned, also after its branch was deleted.
         """
         if partition.value is None:
             return

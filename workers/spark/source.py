@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from omniray.engine.base.errors import InputError
+from omniray.engine.base.errors import BranchGone, InputError
 from omniray.engine.history.accepted_schema import read_schema
 from omniray.engine.rows.mode import Mode
 from omniray.workers.graphs import Connect
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from omniray.workers.spark.stream_read import ChangeStreamReader
-    from omniray.workers.spark.stream_write import GraphStreamWriter
+    from omniray.workers.spark.stream_write import EndedStreamWriter, GraphStreamWriter
     from omniray.workers.spark.write import GraphWriter
 
 FORMAT = "omniray"
@@ -77,15 +77,18 @@ class GraphSource(DataSource):
         options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect, line=self._line)
         return GraphWriter(_begun(options, schema), options.type)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> GraphStreamWriter:
-        from omniray.workers.spark.stream_write import GraphStreamWriter
+    def streamWriter(self, schema: StructType, overwrite: bool) -> GraphStreamWriter | EndedStreamWriter:
+        from omniray.workers.spark.stream_write import EndedStreamWriter, GraphStreamWriter
 
         options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect, line=self._line)
         if options.mode is Mode.OVERWRITE:
             raise InputError("a stream can't overwrite: each batch would undo the last one; use append or merge")
         if options.txn_id is not None:
             raise InputError("each batch of a stream has an id of its own: leave out the option 'txn_id'")
-        return GraphStreamWriter(_begun(options, schema), options.type)
+        try:
+            return GraphStreamWriter(_begun(options, schema), options.type)
+        except BranchGone as gone:
+            return EndedStreamWriter(gone)
 
 
 def _begun(options: WriteOptions, schema: StructType) -> Ticket:

@@ -74,3 +74,22 @@ class GraphStreamWriter(DataSourceStreamArrowWriter):
                 "the first was deleted or renamed; nothing was written. A query that starts now writes to the new one",
                 branch=name, line=ours, found=other,
             )  # fmt: skip
+
+
+class EndedStreamWriter(DataSourceStreamArrowWriter):
+    """Stands for the writer of a stream whose branch was deleted, until Spark calls it.
+
+    Spark makes a writer to abort, too, and hides the first error behind one of its own if that fails.
+    """
+
+    def __init__(self, gone: BranchGone) -> None:
+        self._gone = gone
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchMessage:
+        raise self._gone
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        raise self._gone
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: nothing was written."""
