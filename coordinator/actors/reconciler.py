@@ -146,6 +146,8 @@ class Reconciler:
         while first or not self._ending.wait(every_s):
             first = False
             try:
+                if not is_main:
+                    self._end.refresh()  # a publisher that died does not say that it has let the line go
                 self.recover()
                 for line in self.left_elsewhere() if is_main else ():
                     self._on_left(line)

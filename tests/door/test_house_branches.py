@@ -675,6 +675,8 @@ def test_conflicts_of_a_merge_come_back_as_they_are_and_nothing_is_written(
     assert found["values"] == {"source": {"age": 1}, "target": {"age": 2}}
     assert newest_on(store, "main").head == before
     assert client.merge(A, preview=True).conflict_count == 1
+    assert client.merge(A, on_conflict="theirs").outcome == "merged"
+    assert client.snapshot().table("Person", ["age"])["age"].to_pylist() == [1]
     with pytest.raises(InputError, match="unknown on_conflict"):
         client.merge(A, on_conflict="both")
     with pytest.raises(InputError, match="into itself"):
