@@ -27,6 +27,7 @@ from omniray.engine.base.errors import (
     Withdrawn,
 )
 from omniray.engine.history.accepted_schema import AcceptedSchema
+from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line import owner
@@ -116,9 +117,10 @@ class Life:
         folded: Any = self.world.folded
         folders: Any = Folders()
         nothing: Any = None  # a publisher without Lance: its tables are the queues'
+        lineage = Lineage(self._log, folded, tip.refresh)
         branch = OpenBranch(
             self._store, BRANCH.ulid, BRANCH, AcceptedSchema(SCHEMA, "", newest.schema), self._log, folded, tip,
-            Lineage(self._log, folded, tip.refresh), Sidecars(self._store), folders, nothing,
+            lineage, Ancestry(self._store, BRANCH.ulid, self._log, lineage), Sidecars(self._store), folders, nothing,
         )  # fmt: skip
         self.publisher = Publisher(
             branch, tip, self._queues, self._landed, owner=self.name, on_ended=self._ended,

@@ -487,8 +487,8 @@ commits = st.builds(
     numbers,
     texts,
     st.lists(st.builds(MergedParent, in_paths, numbers, texts), max_size=2).map(tuple),
-    texts,
     later,
+    texts,
 )
 recoveries = st.builds(Recovery, texts, texts, texts, texts, names, numbers, texts)
 schemas = st.builds(SchemaRef, in_paths, texts, numbers)
