@@ -114,6 +114,11 @@ def test_whatever_is_killed_all_branches_are_whole(
     record_property("states", killed)
 
 
+def test_the_verbs_leave_no_point_of_branches_out(on_disk: Worlds) -> None:
+    reached = {point for verb in VERBS.values() for point in _reached(on_disk, verb)}
+    assert {point for point in Point if point.startswith(("branch.", "merge."))} - reached == set()
+
+
 def _reached(worlds: Worlds, verb: Verb) -> Mapping[Point, int]:
     root = worlds.ground.copy(worlds.template)
     ended = worlds.parent.run(count_on_branches, verb.name, root)
