@@ -81,6 +81,9 @@ class Point(StrEnum):
     BRANCH_AFTER_MARK = "branch.after_mark"
     BRANCH_AFTER_CLOSE = "branch.after_close"
 
+    MERGE_AFTER_LEASE = "merge.after_lease"
+    MERGE_AFTER_ROWS = "merge.after_rows"
+
     REPAIR_BEFORE_ACT = "repair.before_act"
     REPAIR_AFTER_ASIDE = "repair.after_aside"
     REPAIR_AFTER_FINAL_NAME = "repair.after_final_name"

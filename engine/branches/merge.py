@@ -23,7 +23,7 @@ from omniray.engine.base.errors import Conflict, InputError, PayloadMismatch, St
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.branches.bases import Place, Vector, includes
 from omniray.engine.branches.merge_lease import MergeLease
-from omniray.engine.branches.merge_plan import MergePlan, Verdict
+from omniray.engine.branches.merge_plan import MergePlan, Progress, Verdict, no_progress
 from omniray.engine.branches.merge_result import MergeOutcome, MergeResult, MergeTerms, conflicts_error
 from omniray.engine.branches.states import LineState, States
 from omniray.engine.commit.attempt import Attempts, SystemWrite, commit_of, commit_time_us
@@ -137,10 +137,12 @@ class Merger:
         *,
         owner: str = EMBEDDED,
         held: Callable[[], AbstractContextManager[None]] = nullcontext,
+        progress: Progress = no_progress,
         clock: Callable[[], float] = suspension_aware_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._branch, self._tip, self._finaliser, self._attempts = branch, tip, finaliser, attempts
+        self._progress = progress
         self._owner, self._held, self._clock, self._sleep = owner, held, clock, sleep
 
     def merge(self, source: LineState, terms: MergeTerms) -> MergeResult:
@@ -161,7 +163,7 @@ class Merger:
         if operation.is_included(head):
             return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
         with closing(States(self._branch)) as states:
-            work = _Work(self._branch, states, operation, terms, write, head)
+            work = _Work(self._branch, states, operation, terms, write, head, self._progress)
             try:
                 work.lease(head)
                 verdict = work.plan.on(head)
@@ -296,12 +298,13 @@ class _Work:
         terms: MergeTerms,
         write: SystemWrite,
         submitted_at: CommitObject,
+        progress: Progress,
     ) -> None:
         self.operation, self.terms, self.write, self.submitted_at = operation, terms, write, submitted_at
         self.is_used = False
         self._branch, self._states, self._lease = branch, states, None
         self.plan = MergePlan(
-            branch, states, operation.source, terms.on_conflict, staging=self._stream, bases=operation.bases
+            branch, states, operation.source, terms.on_conflict, self._stream, operation.bases, progress
         )
 
     _lease: MergeLease | None

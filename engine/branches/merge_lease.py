@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from omniray.engine.base.errors import Expired, StorageError
+from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.states import LineState
@@ -36,6 +37,7 @@ class MergeLease:
         self._sidecar = Sidecar.on(target, new_ulid(), STAGING, this_process(), (intent,), tables.values())
         self._since_us: int | None = None
         sidecars.put(self._sidecar)
+        reach(Point.MERGE_AFTER_LEASE)
 
     @property
     def since_us(self) -> int:

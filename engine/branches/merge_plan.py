@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +28,17 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Affected
 from omniray.engine.line.commit_object import CommitObject, Pin
-from omniray.engine.schema.types import SRC, EdgeType, ElementType, NodeType
+from omniray.engine.reading.table_diff import apart, moved_addresses
+from omniray.engine.schema.types import ID, SRC, EdgeType, ElementType, NodeType, Unique
 from omniray.engine.tables.row_stream import RowStream
 from omniray.engine.tables.table import Table
+
+Progress: TypeAlias = Callable[[str, int], None]
+"""Called after each batch of rows with the type and the number of rows written and removed so far."""
+
+
+def no_progress(type: str, rows: int) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class _TablePlan:
     how: How
     is_as_base: bool  # whether the target has not changed it
     rows: MergeRows | None = None
+    run: RowMerge | None = None
     conflicts: Conflicts = field(default_factory=lambda: Conflicts("", ""))
 
 
@@ -81,7 +91,9 @@ class MergePlan:
         on_conflict: OnConflict,
         staging: Callable[[Table], RowStream] | None = None,
         bases: tuple[Place, ...] | None = None,
+        progress: Progress = no_progress,
     ) -> None:
+        self._progress = progress
         self._branch, self._states, self._source, self._on_conflict = branch, states, source, on_conflict
         self._staging, self._given = staging, bases
         self._bases: dict[Place, LineState] = {}
@@ -144,16 +156,41 @@ class MergePlan:
         for type in self._branch.schema:
             key = type.table_key
             plan = self._tables.get(key)
-            if plan is None or plan.pin.identity != head.pins[key].identity:
-                is_same = False
+            if plan is not None and plan.pin.identity == head.pins[key].identity:
+                continue
+            is_same = False
+            if plan is None or not self._follows(plan, type, head):
                 self._drop(key, used=False)
                 self._tables[key] = self._planned(type, head)
         return is_same
 
+    def _follows(self, plan: _TablePlan, type: ElementType, head: CommitObject) -> bool:
+        """Whether a plan of rows holds on a new version too: nothing that the source changed has moved since.
+
+        So a large merge is not made anew for each write to the target. What must be unique is always looked at again.
+        """
+        if plan.rows is None or plan.run is None or any(isinstance(rule, Unique) for rule in type.constraints):
+            return False
+        if how(self._source.pins[type.table_key], head.pins[type.table_key], self._base_pins(type)) is not How.ROWS:
+            return False
+        before, now = plan.run.target, self._table(type.table_key, head)
+        parts = apart(now, before)
+        if sum(part.rows for part in parts) > LOOKUP_IDS_MAX:
+            return False
+        ids = pa.concat_arrays([part.read_all(columns=[ID])[ID].combine_chunks() for part in parts]).unique()
+        if len(ids) and plan.run.changes_any(ids):
+            return False
+        plan.rows.move(moved_addresses(before, now))
+        plan.pin, plan.run, plan.is_as_base = head.pins[type.table_key], replace(plan.run, target=now), False
+        return True
+
+    def _base_pins(self, type: ElementType) -> list[Pin | None]:
+        return [state.pins.get(type.table_key) for state in self._bases.values()]
+
     def _planned(self, type: ElementType, head: CommitObject) -> _TablePlan:
         key = type.table_key
         source, target = self._source.pins[key], head.pins[key]
-        bases = [state.pins.get(key) for state in self._bases.values()]
+        bases = self._base_pins(type)
         is_as_base = all(base is not None and base.content == target.content for base in bases)
         plan = _TablePlan(target, how(source, target, bases), is_as_base)
         if plan.how is How.ADOPT and not self._fits(key, head):
@@ -171,15 +208,16 @@ class MergePlan:
         key = type.table_key
         source, target = self._states.table(self._source, key), self._table(key, head)
         bases = {place: self._states.table(state, key) for place, state in self._bases.items()}
-        run = RowMerge(
+        plan.run = RowMerge(
             type, source, target, bases, lambda place: self._older(place, key), self._vector_of(head),
             self._on_conflict, agreeing_edges(type, source, target),
         )  # fmt: skip
         begin = self._staging
         plan.rows = MergeRows(type, None if begin is None else lambda: begin(target))
-        for batch in run.run(lambda: plan.conflicts.room):
+        for batch in plan.run.run(lambda: plan.conflicts.room):
             plan.conflicts.add(batch.listed, count=batch.conflicts)
             plan.rows.add(batch)
+            self._progress(type.name, plan.rows.written + plan.rows.removed)
             self._keys.add(type, batch.rows, batch.displaced)
             refuse_values(type, batch.mixed, plan.conflicts)
         plan.rows.finish()

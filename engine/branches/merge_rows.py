@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.branches.table_merge import MergedBatch
 from omniray.engine.judge.resolution import TableWrite
 from omniray.engine.rows.mode import Mode
@@ -59,10 +61,17 @@ class MergeRows:
                     self._stream.write(one)
             self._rows = []
 
+    def move(self, moved: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.uint64]]) -> None:
+        """Follow the rows to remove to another version of the table, which has all of them."""
+        for at, replaced in enumerate(self._replaced):
+            addresses = pa.array(moved(replaced[ROWADDR].to_numpy()))
+            self._replaced[at] = pa.table({ID: replaced[ID], ROWADDR: addresses})
+
     def finish(self) -> None:
         """All rows have come."""
         if self._stream is not None:
             self._staged = self._stream.finish()
+            reach(Point.MERGE_AFTER_ROWS)
 
     def write(self) -> TableWrite | None:
         """What is to be done to the table; None if nothing."""

@@ -139,8 +139,7 @@ class RowMerge:
 
     def run(self, room: Callable[[], int]) -> Iterator[MergedBatch]:
         """The merged rows, range by range, in the order of their ids; `room` says how many conflicts are listed yet."""
-        bases = {place: _Beside.of(table, self.source) for place, table in self.bases.items()}
-        self._beside.update(bases)
+        bases = self._bases()
         target = _Beside.of(self.target, next(iter(self.bases.values())))
         parts = [part for beside in bases.values() for part in (beside.own, beside.lacking)]
         is_small = sum(part.rows for part in parts) <= LOOKUP_IDS_MAX
@@ -148,6 +147,18 @@ class RowMerge:
             changed = self._changed(within, bases)
             if changed is not None:
                 yield from self._merged(changed, target, room)
+
+    def changes_any(self, ids: pa.Array) -> bool:
+        """Whether the source changed the row of one of a few ids."""
+        some = self._changed(Ids(among=ids), self._bases())
+        return some is not None and bool(changed_rows(self._base_of(some), some.source.cells).any())
+
+    def _bases(self) -> dict[Place, _Beside]:
+        """The bases beside the source."""
+        known = {place: self._beside.get(place) for place in self.bases}
+        found = {place: known[place] or _Beside.of(table, self.source) for place, table in self.bases.items()}
+        self._beside.update(found)
+        return found
 
     def _changed(self, within: Ids, bases: Mapping[Place, _Beside]) -> _Range | None:
         """The ids in a range whose rows only the source or only a base has."""
@@ -166,8 +177,7 @@ class RowMerge:
         return _Range(ids, Ids(within.low, within.high, _few(ids)), source, owns)
 
     def _merged(self, some: _Range, target: _Beside, room: Callable[[], int]) -> Iterator[MergedBatch]:
-        every = np.arange(len(some.ids))
-        base = base_rows(tuple(self.bases), every, self.vector_of, lambda place, at: self._base(place, some.take(at)))
+        base = self._base_of(some)
         positions = np.flatnonzero(changed_rows(base, some.source.cells))
         if len(positions) == 0:
             return
@@ -213,6 +223,11 @@ class RowMerge:
                 shown(there, properties) if is_there else None,
                 shown(stands, properties) if is_here else None,
             )  # fmt: skip
+
+    def _base_of(self, some: _Range) -> Rows:
+        """The rows of some ids in the base."""
+        every = np.arange(len(some.ids))
+        return base_rows(tuple(self.bases), every, self.vector_of, lambda place, at: self._base(place, some.take(at)))
 
     def _base(self, place: Place, some: _Range) -> Rows:
         """The rows of some ids in a base, or in a base of bases."""

@@ -10,8 +10,11 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pytest
+
 import omniray
 from omniray.engine.base.failpoints import Action, Point, armed, kill
+from omniray.engine.branches import merge_rows
 from omniray.engine.commit import phase_d
 from omniray.engine.graph import Graph
 from omniray.engine.history.open_branch import open_branch
@@ -25,7 +28,6 @@ from tests.stores import Root
 World = dict[str, Rows]
 """The rows of each branch, by its name."""
 
-OF_BRANCHES = {point for point in Point if point.startswith("branch.")}
 TXN_ID = "01M70000000000000000000000"
 SIDE, DEEP, GONE = "side", "side/deep", "gone"
 PEOPLE = {"ann": 30, "bob": 40, "cid": 50}
@@ -108,6 +110,13 @@ def _merged(source: str) -> Callable[[World], None]:
     return lambda world: world[MAIN]["Person"].update(world[source]["Person"])
 
 
+def _merge_many(graph: omniray.Graph) -> None:
+    """A merge that takes every row for many: they are in files before it is judged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge_rows, "INLINE_ROWS_MAX", 0)
+        graph.merge(DEEP, MAIN, txn_id=TXN_ID)
+
+
 def _merged_and_gone(world: World) -> None:
     _merged(DEEP)(world)
     del world[DEEP]
@@ -142,6 +151,7 @@ VERBS: Mapping[str, Verb] = {
         Verb("load", _load_staged, _loaded),
         Verb("adopt", lambda g: g.merge(DEEP, SIDE, txn_id=TXN_ID), _written(SIDE, "dee"), on_s3=True),
         Verb("merge", lambda g: g.merge(DEEP, MAIN, txn_id=TXN_ID), _merged(DEEP), on_s3=True),
+        Verb("merge of many rows", _merge_many, _merged(DEEP)),
         Verb(
             "merge and delete",
             lambda g: g.merge(DEEP, MAIN, txn_id=TXN_ID, delete_source=True),

@@ -32,7 +32,7 @@ from omniray.engine.branches.table_merge import How
 from omniray.engine.history.merged_commits import OtherLines
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.reading import table_diff
-from omniray.engine.tables import storage
+from omniray.engine.tables import storage, table
 from tests.graphs import files_below
 from tests.merging import (
     ages,
@@ -577,19 +577,67 @@ def _planned_once(self: MergePlan, head: CommitObject, *, plans: Any = MergePlan
     return True if self._tables else plans(self, head)
 
 
-def test_tables_that_did_not_move_are_not_planned_again(graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[str] = []
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The types that were planned, each time that one was."""
+    found: list[str] = []
     of_table = MergePlan._planned
 
     def noted(self: MergePlan, type: Any, head: CommitObject) -> Any:
-        planned.append(type.name)
+        found.append(type.name)
         return of_table(self, type, head)
 
     monkeypatch.setattr(MergePlan, "_planned", noted)
+    return found
+
+
+def test_tables_that_did_not_move_are_not_planned_again(graph: omniray.Graph, planned: list[str]) -> None:
     set_age(graph, "ann", 1, SIDE)
     overtaken(graph, lambda other: other.load([{"name": "coil"}], type="Company"))
-    types = [type.name for type in graph.schema]
-    assert planned == [*types, "Company"]
+    assert planned == [*(type.name for type in graph.schema), "Company"]
+
+
+SINCE = "query q($to: String, $since: I32) { update Knows set { since: $since } where to = $to }"
+
+
+@pytest.mark.parametrize(
+    ("by", "again", "since"),
+    [
+        (lambda g: g.load([{"id": "k7", "from": "cid", "to": "ann"}], type="Knows"), [], {"k1": 5, "k2": 2}),
+        (lambda g: g.mutate(SINCE, {"to": "cid", "since": 7}), [], {"k1": 5, "k2": 7}),
+        (lambda g: g.mutate(SINCE, {"to": "bob", "since": 5}), ["Knows"], {"k1": 5, "k2": 2}),
+        (lambda g: g.mutate(SINCE, {"to": "dan", "since": 8}), ["Knows"], None),
+    ],
+    ids=["an insert", "another row", "the same row", "a row that the source deleted"],
+)
+def test_a_table_whose_changed_rows_did_not_move_is_not_planned_again(
+    graph: omniray.Graph,
+    planned: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    by: Callable[[omniray.Graph], Any],
+    again: list[str],
+    since: dict[str, int] | None,
+) -> None:
+    """Only where its rows are is found out anew."""
+    monkeypatch.setattr(storage, "TAIL_ROWS_MAX", 0)
+    monkeypatch.setattr(table, "TAIL_ROWS_MAX", 0)  # a small write moves no other rows
+    for n, to in ((2, "cid"), (3, "dan")):
+        graph.load([{"id": f"k{n}", "from": "bob", "to": to, "since": n}], type="Knows")
+    graph.merge("main", SIDE)
+    graph.mutate(SINCE, {"to": "bob", "since": 5}, branch=SIDE)
+    graph.mutate('query q() { delete Knows where to = "dan" }', branch=SIDE)
+    graph.load([{"id": "k9", "from": "dan", "to": "ann"}], type="Knows")
+    planned.clear()
+    if since is None:
+        with pytest.raises(MergeConflicts) as found:
+            overtaken(graph, by)
+        assert conflicts_of(found.value) == [("delete_vs_update", "Knows", "k3", ("since",))]
+    else:
+        overtaken(graph, by)
+        edges = state_of(graph)["Knows"]
+        assert {id: edge.get("since") for id, edge in edges.items() if id in ("k1", "k2", "k3")} == since
+        assert "k9" in edges
+    assert planned == [*(type.name for type in graph.schema), *again]
 
 
 def test_a_merge_into_a_busy_branch_lands_while_its_writers_wait(graph: omniray.Graph) -> None:
