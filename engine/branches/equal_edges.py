@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from omniray.engine.branches.table_merge import LOOKUP_IDS_MAX, NO_IDS
 from omniray.engine.judge.keylog import key_columns
 from omniray.engine.judge.relations import Relation, Sets
-from omniray.engine.reading.table_diff import Ids, Part, differing, only_in
+from omniray.engine.reading.table_diff import Ids, Part, apart, differing
 from omniray.engine.schema.types import ID, EdgeType, ElementType, Unique
 from omniray.engine.tables.table import Table
 
@@ -25,7 +25,7 @@ def agreeing_edges(type: ElementType, source: Table, target: Table) -> pa.Array:
     uniques = [rule for rule in type.constraints if isinstance(rule, Unique)]
     if not isinstance(type, EdgeType) or not uniques:
         return NO_IDS
-    there, here = only_in(source, target), only_in(target, source)
+    there, here = apart(source, target)
     if not there.rows or not here.rows:
         return NO_IDS
     with Sets() as sets:

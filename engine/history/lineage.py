@@ -173,7 +173,8 @@ class Lineage:
 
     def committed_at(self, seq: int, newest: CommitObject) -> tuple[str, ...]:
         """The ids of the commits of one object of the line, which landed together."""
-        return next((step.commit_ids for step in self.steps(seq - 1, newest) if step.seq >= seq), ())
+        step = next(self.steps(seq - 1, newest), None)
+        return () if step is None or step.seq != seq else step.commit_ids  # else the object changed no table
 
     def contains_at(self, seq: int, newest: CommitObject) -> dict[str, int]:
         """What a number of the line at or below `newest` includes, by line, pruned objects included."""

@@ -15,7 +15,6 @@ Rules kept here (a test walks the source and fails if a module that it does not 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -309,9 +308,9 @@ class TableStorage:
                 return None
             # Addresses are our own numbers, so text is safe. Ranges keep it short where neighbours are deleted; a chain
             # of many ranges nests so deeply that Lance's parser overflows its stack.
-            ranges = list(itertools.islice(_ranges(addresses), _RANGES_MAX + 1))
-            if len(ranges) <= _RANGES_MAX:
-                return fragment.delete(" or ".join(ranges))
+            breaks = np.flatnonzero(np.diff(addresses) != 1) + 1
+            if len(breaks) < _RANGES_MAX:
+                return fragment.delete(" or ".join(_ranges(addresses, breaks)))
             return fragment.delete(f"{ROWADDR} in ({','.join(map(str, addresses))})")
 
     # Committing
@@ -425,8 +424,7 @@ def _without_ids(rows: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
     return rows if len(ids) == 0 else rows.filter(pc.invert(pc.is_in(rows[ID], value_set=ids.combine_chunks())))
 
 
-def _ranges(addresses: np.ndarray[Any, Any]) -> Iterator[str]:
+def _ranges(addresses: np.ndarray[Any, Any], breaks: np.ndarray[Any, Any]) -> Iterator[str]:
     """Sorted addresses as `between` ranges of neighbours."""
-    breaks = np.flatnonzero(np.diff(addresses) != 1) + 1
     for run in np.split(addresses, breaks):
         yield f"{ROWADDR} between {run[0]} and {run[-1]}"

@@ -6,12 +6,14 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 import omniray
 from omniray.engine.base.errors import BranchGone, LineOwned
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.line.owner import Incarnation
 from tests.processes.crew import Member
 from tests.ray.callers import argv
 from tests.ray.drivers import PROCESSES, all_at_once, connected
@@ -119,20 +121,29 @@ def test_many_branches_take_no_more_processes_than_one(graph: Served) -> None:
         made = [f"many/{number}" for number in range(MANY)]
         for name in made:
             client.create_branch(name)
-        before = actors()
+        before = actors(client)
         writing = [client.submit_load([{"name": "ann"}], type="Person", mode="merge", branch=name) for name in made]
         for one in writing:
             one.result()
-        assert actors() == before
+        assert actors(client) == before
         assert set(made) <= set(client.status().hosted)
         merged = client.merge(made[0], into=made[1])
         assert merged.outcome == "already_up_to_date" or merged.commit_id is not None
 
 
-def actors() -> Counter[bytes]:
-    """The processes of this machine that are Ray actors of a coordinator, by what they are."""
-    titles = (words.partition(b"\0")[0] for words in argv().values())
+def actors(client: omniray.Client) -> Counter[bytes]:
+    """The Ray actors of the coordinator's own Ray, by what they are: processes with the parent of its publisher."""
+    raylet = parent_of(Incarnation.parse(client.status().owner).process.pid)
+    titles = (words.partition(b"\0")[0] for pid, words in argv().items() if parent_of(pid) == raylet)
     return Counter(title for title in titles if title.startswith(b"ray::") and b"Actor" in title)
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 of one that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def test_what_a_merge_says_comes_from_the_publisher_of_its_target(graph: Served) -> None:

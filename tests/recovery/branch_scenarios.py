@@ -25,6 +25,7 @@ from tests.stores import Root
 World = dict[str, Rows]
 """The rows of each branch, by its name."""
 
+OF_BRANCHES = {point for point in Point if point.startswith("branch.")}
 TXN_ID = "01M70000000000000000000000"
 SIDE, DEEP, GONE = "side", "side/deep", "gone"
 PEOPLE = {"ann": 30, "bob": 40, "cid": 50}

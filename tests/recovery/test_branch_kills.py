@@ -32,6 +32,7 @@ from omniray.engine.tables.version_names import BRANCHES, STAGED, own_path
 from tests.graphs import new_graph
 from tests.kit.s3server import running_server
 from tests.recovery.branch_scenarios import (
+    OF_BRANCHES,
     VERBS,
     Verb,
     World,
@@ -112,6 +113,11 @@ def test_whatever_is_killed_all_branches_are_whole(
             failures.append(f"{doom} on {store}: {type(error).__name__}: {error}")
     assert not failures, f"{len(failures)} states are not whole:\n" + "\n".join(failures)
     record_property("states", killed)
+
+
+def test_no_point_of_the_verbs_of_branches_is_left_out(on_disk: Worlds) -> None:
+    on_s3 = {point for verb in VERBS.values() if verb.on_s3 for point in _reached(on_disk, verb)}
+    assert on_s3 >= OF_BRANCHES, "both stores have the verbs that reach these points"
 
 
 def _reached(worlds: Worlds, verb: Verb) -> Mapping[Point, int]:

@@ -110,6 +110,16 @@ def test_a_branch_begins_where_it_is_told_to(graph: omniray.Graph) -> None:
         assert "zoe" in people(graph, name)
 
 
+def test_a_branch_of_a_commit_that_changed_no_table_begins_with_it_and_not_with_the_next_one(
+    graph: omniray.Graph,
+) -> None:
+    made = graph.create_branch("trial")
+    add(graph, "later")
+    assert graph.create_branch("then", made.commit_id).start == made.commit_id
+    head = graph.snapshot(branch="then").commit_id
+    assert (people(graph, "then"), people(graph, "then", at=head)) == (["ann"], ["ann"])
+
+
 @pytest.mark.parametrize("folded", [True, False], ids=["folded", "not folded"])
 def test_the_history_of_a_branch_goes_on_in_its_parent_s(graph: omniray.Graph, folded: bool) -> None:
     add(graph, "bob")
