@@ -20,6 +20,7 @@ from omniray.engine.base.errors import OmnirayError
 log = logging.getLogger("omniray")
 
 IDLE_S = 60.0
+OPEN_MAX = 256  # each has threads of its own: beyond that, those go first that were used least lately
 LOOKS_WHILE_IDLE = 4
 OPENED_AT_ONCE = 32
 LET_GO_AT_ONCE = 16
@@ -53,9 +54,10 @@ class HostedBranches:
         host: Callable[[str], HostedBranch],
         *,
         idle_s: float = IDLE_S,
+        open_max: int = OPEN_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._host, self._idle_s, self._clock = host, idle_s, clock
+        self._host, self._idle_s, self._open_max, self._clock = host, idle_s, open_max, clock
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
         self._refusal: OmnirayError | None = None
@@ -149,6 +151,7 @@ class HostedBranches:
         _settled(wanted)
         if branch.is_over:  # by now, and perhaps it could not say so
             self.forget(branch)
+        self._let_surplus_go()
 
     # Going
 
@@ -161,6 +164,14 @@ class HostedBranches:
         """Let those branches go that nobody has used for a while, and that have nothing under way."""
         since = self._clock() - self._idle_s
         self._send_out(lambda entry, branch: entry.used_at <= since and branch.publisher.is_idle)
+
+    def _let_surplus_go(self) -> None:
+        """Let those go that nobody has used for longest, while more are open than may be."""
+        with self._lock:
+            used_at = sorted(entry.used_at for entry in self._entries.values() if entry.is_open)
+        if len(used_at) > self._open_max:
+            last = used_at[len(used_at) - self._open_max - 1]
+            self._send_out(lambda entry, branch: entry.used_at <= last and branch.publisher.is_idle)
 
     def let_all_go(self) -> None:
         """Let every branch go, as soon as what is under way is finished."""

@@ -237,7 +237,7 @@ class CoordinatorHouse:
             recovered=one.reconciler.recovered,
             trouble=one.reconciler.trouble,
             queue_owners=self._of.queues.made,
-            branch=one.branch.branch.name,
+            branch=self._of.name_of(one.line),
             hosted=self._hosted(),
         )
 
@@ -268,7 +268,7 @@ class CoordinatorHouse:
         )
 
     def _hosted(self) -> tuple[str, ...]:
-        return tuple(sorted(branch.name for branch in self._of.hosted.open))
+        return tuple(sorted(self._of.name_of(branch.line) for branch in self._of.hosted.open))
 
 
 async def _carried_out(call: Call, verb: _Verb, of: LineService, given: msgspec.Struct) -> Any:

@@ -28,6 +28,7 @@ from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, StorageE
 from omniray.engine.branches.branches import Branches
 from omniray.engine.history.branch_head import BranchHead
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation, durability_after, is_owner_known_dead
 from omniray.engine.store.object_store import Durability
@@ -172,6 +173,13 @@ class Incarnations(LineService):
             if branch.line not in bound:
                 branch.look_again()
 
+    def name_of(self, line: str) -> str:
+        """The name that a branch has now; empty for one that was deleted."""
+        if line == self.line:
+            return MAIN
+        bindings = self.publisher.newest.bindings
+        return next((name for name, binding in bindings.items() if binding.ulid == line), "")
+
     def look_at(self, line: str) -> BranchHead:
         """A branch as it is in storage, for whoever does not want to write to it; nothing is put."""
         return self._opener.looked_at(line, main=self.branch.tip.another().refresh())
@@ -188,7 +196,9 @@ class Incarnations(LineService):
         threading.Thread(target=self.hosted.let_all_go, name="omniray-let-go", daemon=True).start()
 
     def drain(self) -> None:
-        """Hand all lines back, main's last: as long as that is ours, embedded writers are told whom to ask."""
+        """Hand all lines back, main's last: as long as that is ours, clients are told here what happens."""
+        with self._life:
+            self._is_leaving = True
         self.hosted.drain(leaving(self.address))
         super().drain()
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import omniray
+from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
 from omniray.coordinator.actors.hosted_branch import HostedBranch
 from omniray.coordinator.actors.reconciler import OwnersEnd
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
-from omniray.coordinator.door.calls import OfWrite
+from omniray.coordinator.door.calls import OfWrite, StageTerms
 from omniray.engine.base.errors import (
     BranchExists,
     BranchGone,
@@ -43,6 +44,7 @@ from omniray.engine.line.commit_object import EMBEDDED, close
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.maintenance.sweep import Sweeper
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.part_message import decode_part, encode_part
 from tests.coordination import TIMEOUT_S, Sender
 from tests.graphs import INSERT, create_store, parts_of, parts_on
 from tests.housing import Housed, housed
@@ -245,6 +247,42 @@ def test_an_idle_branch_is_handed_back_and_opened_again_by_the_next_write(
     add(client, "dan", A)
     assert people(client, A) == ["ann", "bob", "cid", "dan"]
     assert hosted(coordinator) == [A]
+
+
+def test_of_more_branches_than_may_be_open_those_go_that_were_used_least_lately(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client
+) -> None:
+    coordinator.incarnations.hosted._open_max = 2
+    client.create_branch("c")
+    for name in (A, B, A, "c"):
+        add(client, f"p-{new_ulid()}", name)
+    wait_until(lambda: hosted(coordinator) == ["c", A])
+    wait_until(lambda: is_embedded(store, B) == [True])
+    add(client, "bob", B)
+    assert "bob" in people(client, B)
+
+
+def test_a_renamed_branch_is_shown_by_the_name_that_it_has(coordinator: Housed, client: omniray.Client) -> None:
+    add(client, "bob", A)
+    client.rename_branch(A, "new")
+    assert client.status().hosted == ("new",)
+    assert client.status(branch="new").branch == "new"
+
+
+def test_a_large_load_is_staged_by_workers_for_the_branch_that_it_is_for(
+    coordinator: Housed, client: omniray.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def stage(uri: str, options: object, graph_id: str, line: str, terms: object) -> bytes:
+        asked.append(line)
+        return encode_part(InputError("no worker here"))
+
+    monkeypatch.setattr(house_module, "stage_file", stage)
+    terms = StageTerms("a.csv", "proof", "append", "fail", 0)
+    with client._on(A) as on:
+        assert isinstance(decode_part(on.link.stage(terms, TIMEOUT_S), client.schema), InputError)
+        assert asked == [on.graph.line]
 
 
 def test_main_stays_however_long_nobody_writes_to_it(coordinator: Housed, client: omniray.Client) -> None:
