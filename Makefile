@@ -7,6 +7,9 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 3
 PYTEST  = $(PY) -m pytest -n $(JOBS) --dist loadgroup --timeout 600
 
+# Tests, benchmarks and demos start hundreds of processes: each would compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test unit lint format typecheck torture simulate bench bench-engine bench-spark demo-spark clean
 

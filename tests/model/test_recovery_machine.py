@@ -31,7 +31,7 @@ from tests.model.recovery_world import Runner, World
 from tests.recovery.rows import Deed, Rows, delete, insert, load, update
 
 TORTURE = "OMNIRAY_TORTURE" in os.environ
-EXAMPLES, STEPS = (400, 80) if TORTURE else (25, 60)
+EXAMPLES, STEPS = (400, 80) if TORTURE else (15, 60)
 # Whoever finds something by a long run may wait until it is made small.
 PHASES = tuple(Phase) if TORTURE else (Phase.explicit, Phase.reuse, Phase.generate)
 STEPS_MIN = 20 * EXAMPLES  # of each half; Hypothesis draws how many steps an example has, from 1 to STEPS
