@@ -1,6 +1,6 @@
 """The engine's benchmark: omniray beside plain Lance in the same run, each figure beside its target.
 
-    python -m bench.engine [--only bulk|single|s3|history|lineage] [--quick] [--json PATH]
+    python -m bench.engine [--only bulk|single|s3|history|lineage|branches] [--quick] [--json PATH]
 
 It always exits with 0: a noisy machine is no reason for a build to fail. Read the verdicts.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.branches import branches
 from bench.bulk import bulk
 from bench.history import history
 from bench.lineage import lineage
@@ -26,6 +27,7 @@ SECTIONS: Mapping[str, Callable[..., Section]] = {
     "s3": remote,
     "history": history,
     "lineage": lineage,
+    "branches": branches,
 }
 WIDTH_MIN = 120
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from omniray.engine.base.errors import InputError, OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branch_verbs import BranchVerbs
 from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import OpenBranch, open_branch
@@ -26,7 +27,7 @@ from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import release, take_over
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
-from omniray.engine.reader import GraphReader
+from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
 from omniray.engine.recovery.repair import Repair, RepairReport
 from omniray.engine.store.open_store import open_store
@@ -57,6 +58,7 @@ def init(
 def open(
     uri: str | PathLike[str],
     *,
+    branch: str = MAIN,
     read_only: bool = False,
     storage_options: Mapping[str, str] | None = None,
     durability: str = "process",
@@ -64,13 +66,14 @@ def open(
 ) -> Graph:
     """Open a graph, and recover the operations of dead writers; read-only, nothing is written and nothing recovered.
 
+    `branch` is the branch that its verbs work on if they name no other one.
     On a disk, an acknowledged write survives the death of the process; with `durability="power"` a power cut too. A
     writer that died on this machine is recognised at once, one on another machine after `grace_s` seconds.
     """
     if not grace_s > 0:
         raise InputError(f"a grace period of {grace_s} s would take every writer for dead: give more than 0")
     store = open_store(uri, storage_options, durability)
-    return Graph(open_branch(store), read_only=read_only, grace_s=grace_s)
+    return Graph(open_branch(store, branch, read_only=read_only), read_only=read_only, grace_s=grace_s)
 
 
 def _read_schema_file(path: Path) -> str:
@@ -84,15 +87,23 @@ def _read_schema_file(path: Path) -> str:
         ) from error
 
 
-class Graph(GraphReader):
+class Graph(BranchVerbs):
     """An open graph; use it as a context manager, or `close()` it, so that Phase D of its writes is finished.
 
     Threads may share it; each process opens its own. A graph that was opened read-only can only be read.
     """
 
-    def __init__(self, branch: OpenBranch, *, read_only: bool, grace_s: float = GRACE_S, owner: str = EMBEDDED) -> None:
+    def __init__(
+        self,
+        branch: OpenBranch,
+        *,
+        read_only: bool,
+        grace_s: float = GRACE_S,
+        owner: str = EMBEDDED,
+        borrows_store: bool = False,
+    ) -> None:
         super().__init__(branch)
-        self._read_only, self._owner = read_only, owner
+        self._read_only, self._owner, self._grace_s, self._borrows_store = read_only, owner, grace_s, borrows_store
         self._closed = False
         self.recovered = RecoveryReport()  # the recovery on opening
         if read_only:
@@ -111,6 +122,8 @@ class Graph(GraphReader):
                 take_over(self._tip, self._owner)
             self._writer.inherit()
             self.recovered = self._recoverer.recover(self._tip)
+            if self._tip.newest.owner == self._owner and any(b.deleting for b in self._tip.newest.bindings.values()):
+                self._branches_of_main().finish()
         except BaseException:
             with contextlib.suppress(OmnirayError):
                 self._release()
@@ -140,9 +153,10 @@ class Graph(GraphReader):
         mode: str = "append",
         type: str | None = None,
         format: str | None = None,
-        branch: str = MAIN,
+        branch: str | None = None,
         actor: str = "",
         tenant: str = "",
+        message: str = "",
         expected_versions: Mapping[str, int] | None = None,
         txn_id: str | None = None,
         on_error: str = "fail",
@@ -156,28 +170,36 @@ class Graph(GraphReader):
         `on_error="reject"` writes refused records to `rejects` and loads the others. `txn_id`: a ULID that makes the
         write safe to repeat, from anywhere and at any time: the first outcome is returned and nothing applied twice.
         """
-        self._on_branch(branch)
         self._refuse_unwritable()
+        on = self._on(branch)
         options = LoadOptions.checked(mode, on_error, rejects)
-        submitted_at = None if txn_id is None else self._branch.tip.refresh()
-        terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id)
-        intent = self._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
+        submitted_at = None if txn_id is None else on._branch.newest()
+        terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id, message)
+        intent = on._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
         with intent:
-            return intent.finished(self._writer.commit(intent, submitted_at))
+            return intent.finished(on._writer.commit(intent, submitted_at))
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+        branch: str | None = None,
     ) -> LoadIntent:
         """Begin a load whose parts are staged by workers and added to it (`LoadStager.begin_load`)."""
         self._refuse_unwritable()
-        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
+        return self._on(branch)._stager.begin_load(options, terms, announced=announced, memory=memory)
 
-    def commit_load(self, intent: LoadIntent) -> WriteResult:
-        """Judge and commit a load that has all its parts."""
+    def commit_load(self, intent: LoadIntent, *, branch: str | None = None) -> WriteResult:
+        """Judge and commit a load that has all its parts, on the branch that it was begun for and no other."""
         self._refuse_unwritable()
-        submitted_at = self._branch.tip.refresh() if intent.resubmittable else None
         with intent:
-            return intent.finished(self._writer.commit(intent, submitted_at))
+            on = self._on(branch)
+            intent.refuse_other(on.line)
+            submitted_at = on._branch.newest() if intent.resubmittable else None
+            return intent.finished(on._writer.commit(intent, submitted_at))
 
     def mutate(
         self,
@@ -185,9 +207,10 @@ class Graph(GraphReader):
         params: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        branch: str = MAIN,
+        branch: str | None = None,
         actor: str = "",
         tenant: str = "",
+        message: str = "",
         expected_versions: Mapping[str, int] | None = None,
         txn_id: str | None = None,
     ) -> WriteResult:
@@ -195,23 +218,27 @@ class Graph(GraphReader):
 
         `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
         """
-        self._on_branch(branch)
         self._refuse_unwritable()
-        submitted_at = None if txn_id is None else self._branch.tip.refresh()
-        terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id)
-        intent = MutationIntent.of(text, params or {}, self.schema, terms, name=name, now=datetime.now(UTC))
-        return self._writer.commit(intent, submitted_at)
+        on = self._on(branch)
+        submitted_at = None if txn_id is None else on._branch.newest()
+        terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id, message)
+        intent = MutationIntent.of(text, params or {}, on.schema, terms, name=name, now=datetime.now(UTC))
+        return on._writer.commit(intent, submitted_at)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
         self._refuse_fork()
-        if not self._read_only:
-            self._finaliser.flush()
+        handles: tuple[Graph, ...] = (self, *self._others.values())
+        for one in handles:
+            if not (one._read_only or one._is_branch_gone):
+                one._finaliser.flush()
 
     def close(self) -> None:
         """Flush and release all resources; safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
+        for other in tuple(self._others.values()):
+            other._end()
         self._release()  # if this fails, close() may be called again: a live owner excludes all other writers
         self._closed = True
         self._let_go()
@@ -229,17 +256,46 @@ class Graph(GraphReader):
         finally:
             if not self._read_only:
                 self._writer.close()
-            self._branch.store.close()
+            if not self._borrows_store:
+                self._branch.store.close()
+
+    def _opened(self, branch: str) -> Graph:
+        opened = open_branch(self._branch.store, branch, read_only=self._read_only)
+        opened.cache.look_beside(lambda: (self._branch.cache, *(one._branch.cache for one in self._open_others())))
+        return Graph(opened, read_only=self._read_only, grace_s=self._grace_s, borrows_store=True)
+
+    def _open_others(self) -> tuple[Graph, ...]:
+        return tuple(self._others.values())
+
+    def _end(self) -> None:
+        """Close a handle of another branch; of one that was deleted nothing is to be finished."""
+        try:
+            self.close()
+        except OmnirayError:
+            if not self._is_branch_gone:
+                raise
+
+    @property
+    def _is_branch_gone(self) -> bool:
+        return super()._is_branch_gone or (not self._read_only and self._tip.newest.closed)
 
     # Recovery
 
     def recover(self, *, take_over: bool = False) -> RecoveryReport:
-        """Recover the operations of dead writers; opening a graph and writing to it do so too.
+        """Recover the operations of dead writers; opening a branch and writing to it do so too.
 
-        With `take_over`, the line of a coordinator that is gone for ever is first released to embedded writers.
+        A handle of main recovers all branches, others their own. With `take_over`, the line of a coordinator that is
+        gone for ever is first released to embedded writers.
         """
         self._refuse_unwritable()
-        return self._writer.recover(take_over=take_over)
+        report = self._writer.recover(take_over=take_over)
+        if self._branch.branch.is_main:
+            for name in left_on_branches(self._branch, take_over=take_over):
+                known, on = self._others.get(name), self._on(name)
+                if on is not known:  # opening it has recovered some already
+                    report += on.recovered
+                report += on._writer.recover(take_over=take_over)
+        return report
 
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
@@ -250,6 +306,8 @@ class Graph(GraphReader):
         Meanwhile writes of other threads wait.
         """
         self._refuse_unwritable()
+        if not self._branch.branch.is_main:  # versions of other branches have no final names that could be taken
+            return self._on(MAIN).repair(adopt=adopt, discard=discard, tables=tables, actor=actor)
         tip = self._branch.tip.another()
         repair = Repair(self._branch, tip, self._finaliser, self._writer.attempts, owner=self._owner)
         carry_out = partial(repair.carried_out, tables, adopt=adopt, discard=discard, actor=actor)
@@ -264,6 +322,8 @@ class Graph(GraphReader):
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to and that are older than `older_than_s`; files of running loads stay."""
         self._refuse_unwritable()
+        if not self._branch.branch.is_main:  # a sweep is one for all branches
+            return self._on(MAIN).sweep(older_than_s=older_than_s, dry_run=dry_run)
         if older_than_s < 0:
             raise InputError(f"files older than {older_than_s} s: give 0 or more")
         if not dry_run:
@@ -272,7 +332,7 @@ class Graph(GraphReader):
         sweeper = Sweeper(self._branch, self._branch.tip.another(), self._finaliser, self._owner)
         return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
-    def outcome(self, txn_id: str) -> Outcome:
+    def outcome(self, txn_id: str, *, branch: str | None = None) -> Outcome:
         """Whether a write whose answer was lost was committed.
 
         "Not committed" stays true until the write is sent again: a try that is still under way, anywhere, ends with
@@ -280,8 +340,9 @@ class Graph(GraphReader):
         coordinator, a write that is not found raises `OutcomeUnknown`.
         """
         if self._read_only:
-            return super().outcome(txn_id)
-        self._refuse_fork()
+            return super().outcome(txn_id, branch=branch)
+        if (on := self._on(branch)) is not self:
+            return on.outcome(txn_id)
         txn_id = checked_txn_id(txn_id)
         found = self._branch.lineage.commit(txn_id)  # reads the newest object too, which names the line's owner
         if found is None:

@@ -27,7 +27,9 @@ class LoadStager:
 
     def __init__(self, branch: OpenBranch) -> None:
         self._branch = branch
-        self._tables = StagingTables(branch.schema, branch.storage, branch.open_newest, self._new_lease)
+        self._tables = StagingTables(
+            branch.schema, branch.storage, branch.open_newest, self._new_lease, branch.branch.ulid
+        )
 
     @property
     def graph_id(self) -> str:
@@ -75,7 +77,7 @@ class LoadStager:
 
     def judge(self, intent: LoadIntent) -> tuple[Resolution, dict[str, int]]:
         """Resolve a load on the newest state; returns the table versions that the resolution depends on, too."""
-        newest = self._branch.tip.refresh()
+        newest = self._branch.newest()
         state = PinnedState(self._branch.cache, newest)
         resolution = intent.resolve(state)
         return resolution, {key: newest.pins[key].version for key in state.consulted | resolution.tables.keys()}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from datetime import date
+from typing import Self
 
-from omniray.engine.base.errors import InputError, NotFound, OutcomeUnknown
+from omniray.engine.base.errors import InputError, OutcomeUnknown
 from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branches.diff import GraphDiff
+from omniray.engine.branches.listing import BranchInfo, list_branches
+from omniray.engine.branches.states import States
 from omniray.engine.history.lineage_entry import LineageEntry
-from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import EMBEDDED, Recovery
@@ -24,6 +29,8 @@ class GraphReader:
 
     def __init__(self, branch: OpenBranch) -> None:
         self._branch, self._pid = branch, os.getpid()
+        self._others: dict[str, Self] = {}  # by the name of their branch when they were opened
+        self._opening = threading.Lock()
 
     @property
     def uri(self) -> str:
@@ -63,31 +70,53 @@ class GraphReader:
         """The hash of the schema's meaning."""
         return self._branch.schema_hash
 
-    def snapshot(self, *, branch: str = MAIN, at: str | date | None = None) -> Snapshot:
+    @property
+    def branch(self) -> str:
+        """The branch that the verbs work on if no other one is named, by its name when it was opened."""
+        return self._branch.branch.name
+
+    def snapshot(self, *, branch: str | None = None, at: str | date | None = None) -> Snapshot:
         """One consistent snapshot of all tables: at the head, at a commit id, or as of a time."""
-        self._on_branch(branch)
+        return self._on(branch)._snapshot(at)
+
+    def _snapshot(self, at: str | date | None) -> Snapshot:
         if at is None:
-            newest = self._branch.tip.refresh()
+            newest = self._branch.newest()
             return Snapshot(self._branch, newest.head, newest.pins, newest.is_final)
-        point = self._branch.lineage.at(at)
+        point = self._branch.ancestry.at(at)
         return Snapshot(self._branch, point.entry.commit_id, point.pins, self._branch.tip.newest.is_final)
 
-    def history(self, limit: int | None = None, *, branch: str = MAIN) -> list[LineageEntry]:
-        """The commits of a branch, newest first."""
-        self._on_branch(branch)
-        return self._branch.lineage.entries(limit)
+    def history(self, limit: int | None = None, *, branch: str | None = None) -> list[LineageEntry]:
+        """The commits of a branch, newest first: its own, then those of its parents that it began with."""
+        return self._on(branch)._branch.ancestry.entries(limit)
 
-    def recoveries(self, limit: int | None = None) -> list[Recovery]:
-        """The recorded recoveries, newest first: one entry for each recovered operation."""
-        self._refuse_fork()
-        return self._branch.lineage.recoveries(limit)
+    def recoveries(self, limit: int | None = None, *, branch: str | None = None) -> list[Recovery]:
+        """The recorded recoveries of a branch, newest first: one entry for each recovered operation."""
+        return self._on(branch)._branch.lineage.recoveries(limit)
 
-    def outcome(self, txn_id: str) -> Outcome:
+    def branches(self) -> list[BranchInfo]:
+        """The branches of the graph: main, then the others by name."""
+        return list_branches(self._on(MAIN)._branch)
+
+    def diff(self, before: str, after: str) -> GraphDiff:
+        """What leads from one state to another, each a branch or a commit of one, by rows and properties.
+
+        Close it, or use it as a context manager, when it has been read.
+        """
+        main = self._on(MAIN)._branch
+        states = States(main)
+        try:
+            return GraphDiff(states, self.schema, states.named(before), states.named(after))
+        except BaseException:
+            states.close()
+            raise
+
+    def outcome(self, txn_id: str, *, branch: str | None = None) -> Outcome:
         """Whether a write was committed; raises `OutcomeUnknown` if it is not found, since it may be under way."""
-        self._refuse_fork()
         txn_id = checked_txn_id(txn_id)
-        if self._branch.lineage.commit(txn_id) is None:
-            raise self._undecided(txn_id, "open the graph read-write to find out")
+        on = self._on(branch)
+        if on._branch.lineage.commit(txn_id) is None:
+            raise on._undecided(txn_id, "open the graph read-write to find out")
         return Outcome(txn_id, committed=True)
 
     def _undecided(self, txn_id: str, advice: str) -> OutcomeUnknown:
@@ -113,10 +142,30 @@ class GraphReader:
         owner = self.owner
         return owner != EMBEDDED and not is_owner_known_dead(owner)
 
-    def _on_branch(self, branch: str) -> None:
+    def _on(self, branch: str | None) -> Self:
+        """This graph on a branch: this handle, or one that is opened by the name and kept while the branch lives."""
         self._refuse_fork()
-        if branch != self._branch.branch.name:
-            raise NotFound(f"no branch {branch!r}; this graph has {self._branch.branch}", branch=branch)
+        if branch is None or branch == self._branch.branch.name:
+            return self
+        with self._opening:
+            other = self._others.get(branch)
+            if other is None or other._is_branch_gone:
+                if other is not None:
+                    other._end()
+                other = self._others[branch] = self._opened(branch)
+            return other
+
+    def _opened(self, branch: str) -> Self:
+        """A handle like this one for another branch; the store is this one's."""
+        return type(self)(open_branch(self._branch.store, branch, read_only=True))
+
+    def _end(self) -> None:
+        """Release what a handle of another branch holds."""
+
+    @property
+    def _is_branch_gone(self) -> bool:
+        """Whether this handle has seen that its branch was deleted."""
+        return self._branch.tip.newest.closed
 
     def _refuse_fork(self) -> None:
         """Refuse use after a fork: neither our threads nor Lance's survive it, and a request would wait for ever."""

@@ -152,7 +152,7 @@ class ByMessages:
         return staged
 
     def drop(self, table_keys: Sequence[str]) -> None:
-        self._queues.drop(decode_drop(encode_drop(table_keys), self._queues.schema))
+        self._queues.drop(decode_drop(encode_drop("", table_keys), self._queues.schema))
 
     def close(self) -> None:
         self._queues.close()

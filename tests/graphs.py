@@ -228,6 +228,7 @@ class Adding:
     refuse: Callable[[PinnedState], Exception | None] = lambda state: None
     commit_id: str = field(default_factory=new_ulid)
     resubmittable: bool = False
+    message: str = ""
     payload_hash: str = ""
     kind: str = "Mutation"
     author: Author = Author("ann")  # noqa: RUF009

@@ -91,7 +91,8 @@ def wounds(store: ObjectStore) -> list[str]:
             is_final = observe_final_name(store, pin) is FinalName.OURS
             if not is_final and store.get(own_path(pin, parts.branch.graph_id)) is None:
                 found.append(f"{key} {pin.version} is nowhere")
-    committed = {obj.op_id for obj in parts.line() if obj.commits} | {e.op_id for e in parts.lineage.entries(None)}
+    folded = {entry.op_id for entry in parts.lineage.entries(parts.newest())}
+    committed = {obj.op_id for obj in parts.line() if obj.commits} | folded
     for recovery in parts.lineage.recoveries(None):
         if (recovery.recovery_kind == "RolledForward") != (recovery.operation_id in committed):
             found.append(f"{recovery.operation_id} is told to be {recovery.recovery_kind}")

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from omniray.coordinator.actors import incarnations as incarnations_module
+from omniray.coordinator.actors import line_service
+from omniray.coordinator.actors.branch_queues import BranchQueues
 from omniray.coordinator.actors.cluster import Place, Storage
+from omniray.coordinator.actors.hosted_branches import IDLE_S
 from omniray.coordinator.actors.house import CoordinatorHouse
 from omniray.coordinator.actors.incarnations import Incarnations
+from omniray.coordinator.actors.opener import Opener
 from omniray.coordinator.actors.reconciler import Finalised
-from omniray.coordinator.actors.table_queues import TableQueues
 from omniray.coordinator.door.app import DoorApp
 from omniray.coordinator.door.http_server import HttpServer
 from omniray.coordinator.door.questions import Question
@@ -32,37 +35,51 @@ CLUSTER = "10.0.0.1:6379"
 
 
 class LocalQueues:
-    """The table queues of a publisher, in its own process."""
+    """The table queues of all branches, in the publisher's own process."""
 
     def __init__(self, place: Place, storage: Storage, owners: int) -> None:
-        self.storage, self.made, self.has_ended = storage, owners, False
-        self._queues: TableQueues | None = None
+        self.made, self.has_ended = owners, False
+        self.use(storage)
 
-    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
-        return self._of_now().read(base, questions)
-
-    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
-        return self._of_now().stage(base, stages)
-
-    def drop(self, table_keys: Sequence[str]) -> None:
-        self._of_now().drop(table_keys)
+    def of(self, line: str) -> LocalLineQueues:
+        return LocalLineQueues(self, line)
 
     def use(self, storage: Storage) -> None:
-        self.storage, self._queues = storage, None
+        self.storage, self.branches = storage, BranchQueues(Opener(storage).opened)
 
     def end(self) -> None:
         self.has_ended = True
 
-    def _of_now(self) -> TableQueues:
-        self._queues = self._queues or TableQueues(self.storage.opened())
-        return self._queues
+
+class LocalLineQueues:
+    """The table queues of one branch; `wait` is where its look-ups wait."""
+
+    def __init__(self, local: LocalQueues, line: str) -> None:
+        self._local, self._line = local, line
+        self.wait: Callable[[], None] = lambda: None
+
+    def read(self, base: Base, questions: Sequence[Question]) -> list[Any]:
+        self.wait()
+        with self._local.branches.of(self._line) as queues:
+            return queues.read(base, questions)
+
+    def stage(self, base: Base, stages: Sequence[TableStage]) -> list[Staged]:
+        with self._local.branches.of(self._line) as queues:
+            return queues.stage(base, stages)
+
+    def drop(self, table_keys: Sequence[str]) -> None:
+        with self._local.branches.of(self._line) as queues:
+            queues.drop(table_keys)
+
+    def let_go(self) -> None:
+        self._local.branches.let_go(self._line)
 
 
 class LocalReconciler:
     """A reconciler that finishes nothing, and says what it was asked for."""
 
-    def __init__(self, place: Place, storage: Storage, on_finalised: Callable[[Finalised], None]) -> None:
-        self.storage, self._on_finalised = storage, on_finalised
+    def __init__(self, place: Place, storage: Storage, line: str, on_finalised: Callable[[Finalised], None]) -> None:
+        self.storage, self.line, self._on_finalised = storage, line, on_finalised
         self.recovered, self.trouble = 1, ""
         self.asked: list[Any] = []
         self.wait: Callable[[], None] = lambda: None  # where `flush` waits
@@ -91,6 +108,9 @@ class LocalReconciler:
     def close(self) -> None:
         self.asked.append("close")
 
+    def let_go(self) -> None:
+        self.asked.append("let go")
+
     def end(self) -> None:
         self.asked.append("end")
 
@@ -102,16 +122,17 @@ def begun(
     instead_of: str = "",
     address: str = CLUSTER,
     door: DoorRecord | None = None,
+    branch_idle_s: float = IDLE_S,
     **storage: str,
 ) -> Incarnations:
-    """The incarnations of a branch's publisher, the first of which has begun."""
+    """The incarnations of a graph's publisher, the first of which has begun."""
     monkeypatch.setattr(incarnations_module, "RemoteQueues", LocalQueues)
     monkeypatch.setattr(incarnations_module, "RemoteReconciler", LocalReconciler)
-    monkeypatch.setattr(incarnations_module, "RELEASE_PAUSES_S", (0.0,))
-    main = main_of(store)
-    opened = Storage(store.uri, None, open_branch(store).graph_id, main.ulid, **storage)
+    monkeypatch.setattr(line_service, "RELEASE_PAUSES_S", (0.0,))
+    graph_id = main_of(store).ulid
+    opened = Storage(store.uri, None, graph_id, **storage)
     record = door or DoorRecord.new("http://127.0.0.1:9")
-    return Incarnations(Place(main.ulid), opened, address, 1, instead_of, record)
+    return Incarnations(Place(graph_id), opened, address, 1, instead_of, record, branch_idle_s=branch_idle_s)
 
 
 @dataclass

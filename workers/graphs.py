@@ -29,7 +29,10 @@ class IdentifiedGraph(Protocol):
 
 
 class WritableGraph(IdentifiedGraph, Protocol):
-    """An embedded graph, or a client of the coordinator that serves one."""
+    """An embedded graph, or a client of the coordinator that serves one.
+
+    It finds a branch by its name once, and keeps it while it lives: a later branch of the name is not taken for it.
+    """
 
     @property
     def storage_options(self) -> Mapping[str, str]: ...
@@ -37,15 +40,21 @@ class WritableGraph(IdentifiedGraph, Protocol):
     @property
     def schema(self) -> Schema: ...
 
-    def snapshot(self, *, at: str | date | None = None) -> Snapshot: ...
+    def snapshot(self, *, branch: str | None = None, at: str | date | None = None) -> Snapshot: ...
 
-    def outcome(self, txn_id: str) -> Outcome: ...
+    def outcome(self, txn_id: str, *, branch: str | None = None) -> Outcome: ...
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ...
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ...,
+        branch: str | None = None,
     ) -> LoadIntent: ...
 
-    def commit_load(self, intent: LoadIntent) -> WriteResult: ...
+    def commit_load(self, intent: LoadIntent, *, branch: str | None = None) -> WriteResult: ...
 
 
 @runtime_checkable

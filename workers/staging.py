@@ -35,10 +35,12 @@ class FileTerms:
     format: str | None
 
 
-def stage_file(uri: str, storage_options: Mapping[str, str] | None, graph_id: str, terms: FileTerms) -> bytes:
-    """Stage a file in a task of its own; returns the part, or the error of its rows, as a message."""
-    graph = (uri, storage_options, graph_id)
-    (message,) = staged_by_tasks(_stage, [(graph, terms)], at_once=1)
+def stage_file(
+    uri: str, storage_options: Mapping[str, str] | None, graph_id: str, line: str, terms: FileTerms
+) -> bytes:
+    """Stage a file for a branch in a task of its own; returns the part, or the error of its rows, as a message."""
+    branch = (uri, storage_options, graph_id, line)
+    (message,) = staged_by_tasks(_stage, [(branch, terms)], at_once=1)
     return message
 
 
@@ -67,11 +69,11 @@ def staged_by_tasks(
         yield staged
 
 
-def _stage(graph: tuple[str, Mapping[str, str] | None, str], terms: FileTerms) -> bytes:
+def _stage(branch: tuple[str, Mapping[str, str] | None, str, str], terms: FileTerms) -> bytes:
     """Runs in the worker; omniray's errors are returned, so that they keep their type."""
     try:
         _refuse_unproven(terms)
-        staged = kept_open(*graph).stage_part(
+        staged = kept_open(*branch).stage_part(
             terms.source, terms.options, terms.since_us, type=terms.type, format=terms.format
         )
         return encode_part(staged)

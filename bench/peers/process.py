@@ -7,6 +7,7 @@ Systems are imported only here, so that no process holds another system's thread
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -14,8 +15,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, TextIO
 
@@ -95,24 +97,51 @@ class Session:
         seen, self._seen = self._seen, Outcome()
         count = self._work.in_flight
         time.sleep(max(0.0, start_s - time.monotonic()))
+        if self._work.awaited:
+            asyncio.run(self._await_all(count, start_s, seconds, seen))
+            return seen
         with ThreadPoolExecutor(count) as threads:
             list(threads.map(lambda _: self._write_until(start_s, seconds, seen), range(count)))
         return seen
 
-    def _write_until(self, start_s: float, seconds: float, seen: Outcome) -> None:
-        while time.monotonic() < start_s + seconds and len(seen.failed) < FAILURES_MAX:
+    async def _await_all(self, count: int, start_s: float, seconds: float, seen: Outcome) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(count):
+                tasks.create_task(self._await_until(start_s, seconds, seen))
+
+    async def _await_until(self, start_s: float, seconds: float, seen: Outcome) -> None:
+        writer: Any = self._opened  # only ours has writes that are awaited
+        while self._goes_on(start_s, seconds, seen):
             sequence = next(self._sequences)
-            try:
-                latency_s = self._write(sequence)
-            except Exception as error:  # any error of the system is a failed write
-                with self._noting:
-                    seen.failed.append(sequence)
-                    seen.errors[error.__class__.__name__] += 1
-            else:
-                with self._noting:
-                    seen.latencies_s.append(latency_s)
-                    seen.ends_s.append(time.monotonic() - start_s)
-                    seen.acknowledged.append(sequence)
+            rows, began_s = batch(self._work, self._number, sequence), time.monotonic()
+            with self._noted(sequence, start_s, seen, began_s):
+                await writer.write_async(rows)
+
+    def _write_until(self, start_s: float, seconds: float, seen: Outcome) -> None:
+        while self._goes_on(start_s, seconds, seen):
+            sequence = next(self._sequences)
+            rows, began_s = batch(self._work, self._number, sequence), time.monotonic()
+            with self._noted(sequence, start_s, seen, began_s):
+                self._opened.write(rows)
+
+    def _goes_on(self, start_s: float, seconds: float, seen: Outcome) -> bool:
+        return time.monotonic() < start_s + seconds and len(seen.failed) < FAILURES_MAX
+
+    @contextmanager
+    def _noted(self, sequence: int, start_s: float, seen: Outcome, began_s: float) -> Iterator[None]:
+        """Note what becomes of a write that began at a time."""
+        try:
+            yield
+        except Exception as error:  # any error of the system is a failed write
+            with self._noting:
+                seen.failed.append(sequence)
+                seen.errors[error.__class__.__name__] += 1
+        else:
+            now_s = time.monotonic()
+            with self._noting:
+                seen.latencies_s.append(now_s - began_s)
+                seen.ends_s.append(now_s - start_s)
+                seen.acknowledged.append(sequence)
 
     def _check(self, acknowledged: list[list[int]], failed: list[list[int]]) -> dict[str, Any]:
         found = {table: self._system.ids(self._place, table).to_pylist() for table in self._work.tables}

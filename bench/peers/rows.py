@@ -29,6 +29,7 @@ class Workload:
     shared: int = 0
     base_rows: int = 0
     in_flight: int = 1  # how many batches a writer has under way at a time
+    awaited: bool = False  # by tasks of one event loop, in place of threads
     tenants: int = 0  # how many tenants a writer calls itself in turns; with 0 it names none
 
     def as_json(self) -> dict[str, Any]:

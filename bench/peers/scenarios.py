@@ -89,10 +89,17 @@ SCENARIOS: Mapping[str, Scenario] = {
         on_disk=True,
     ),
     "in-flight": Scenario(
-        f"Appends of one row, {IN_FLIGHT} of each writer under way at a time",
-        Workload(rows=1, in_flight=IN_FLIGHT),
+        f"Appends of one row, {IN_FLIGHT} of each writer awaited at a time",
+        Workload(rows=1, in_flight=IN_FLIGHT, awaited=True),
         (Bounded("commits/s", 4, lambda run: run.commits_per_s, AtLeast(900, unit="/s")), *_intact(4)),
         writers=(4,),
         systems=(OURS,),  # the others' writers take one write at a time
+    ),
+    "in-threads": Scenario(
+        f"Appends of one row, {IN_FLIGHT} of each writer under way at a time, each in a thread",
+        Workload(rows=1, in_flight=IN_FLIGHT),
+        (*_intact(4),),
+        writers=(4,),
+        systems=(OURS,),
     ),
 }

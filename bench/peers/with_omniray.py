@@ -61,12 +61,21 @@ class OurWriter:
         self._graph = graph
 
     def write(self, batch: Batch) -> None:
-        rows = _records(batch.rows)
-        mode = "merge" if batch.merge else "append"
-        self._graph.load(dict.fromkeys(batch.tables, rows), mode=mode, tenant=batch.tenant)
+        self._graph.load(_source(batch), mode=_mode(batch), tenant=batch.tenant)
+
+    async def write_async(self, batch: Batch) -> None:
+        await self._graph.load_async(_source(batch), mode=_mode(batch), tenant=batch.tenant)
 
     def close(self) -> None:
         self._graph.close()
+
+
+def _source(batch: Batch) -> dict[str, pa.Table]:
+    return dict.fromkeys(batch.tables, _records(batch.rows))
+
+
+def _mode(batch: Batch) -> str:
+    return "merge" if batch.merge else "append"
 
 
 def _records(rows: pa.Table) -> pa.Table:

@@ -12,15 +12,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omniray.coordinator.actors import listening, ray_token
-from omniray.engine.base.errors import BranchGone, Unreachable
-from omniray.engine.line.branch_id import MAIN
+from omniray.engine.base.errors import Unreachable
+from omniray.engine.line.graph_identity import refuse_gone
+from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
-
-if TYPE_CHECKING:
-    from omniray.engine.history.open_branch import OpenBranch
 
 log = logging.getLogger("omniray")
 
@@ -52,50 +50,40 @@ def ray() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The names of one branch's Ray actors in a cluster: they contain the ULID of its line, which is unique."""
+    """The names of a graph's Ray actors in a cluster: they contain its id, which is the ULID of main's line.
 
-    line: str
+    They serve all of its branches: none has actors of its own.
+    """
+
+    graph_id: str
 
     @property
     def publisher(self) -> str:
-        return f"publisher:{self.line}"
+        return f"publisher:{self.graph_id}"
 
     @property
     def reconciler(self) -> str:
-        return f"reconciler:{self.line}"
+        return f"reconciler:{self.graph_id}"
 
     def queues(self, number: int) -> str:
-        return f"queues:{self.line}:{number}"
+        return f"queues:{self.graph_id}:{number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How a Ray actor opens its branch: by name, after which the line's ULID must be the one given here."""
+    """How a Ray actor opens its graph: another one that has taken its place has another id."""
 
     uri: str
     options: Mapping[str, str] | None = field(repr=False)  # keys and secrets
     graph_id: str
-    line: str
-    branch: str = MAIN
     durability: str = "process"
 
-    def opened(self) -> OpenBranch:
-        """The open branch; raises `GraphGone` or `BranchGone` if another graph or branch has taken its place."""
-        from omniray.engine.history.open_branch import open_branch
-        from omniray.engine.line.graph_identity import refuse_gone
-
-        store = open_store(self.uri, self.options, self.durability)
-        refuse_gone(store, self.graph_id)
-        branch = open_branch(store, self.branch)
-        if branch.branch.ulid != self.line:
-            raise BranchGone(f"branch {self.branch!r} was deleted and created anew; connect again", branch=self.branch)
-        return branch
+    def store(self) -> ObjectStore:
+        return open_store(self.uri, self.options, self.durability)
 
     def refuse_gone(self) -> None:
         """Raise `GraphGone` if the graph was deleted or replaced; for callers whose actor has died, maybe of that."""
-        from omniray.engine.line.graph_identity import refuse_gone
-
-        store = open_store(self.uri, self.options)
+        store = self.store()
         try:
             refuse_gone(store, self.graph_id)
         finally:

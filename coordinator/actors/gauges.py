@@ -23,9 +23,10 @@ class _Round:
 
 
 class Gauges:
-    """Counts since the publisher began, and its last rounds."""
+    """Counts since the publisher began, and its last rounds; each is counted in the `total` of all branches, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: Gauges | None = None) -> None:
+        self._total = total
         self.rounds = 0
         self.commits = 0
         self.refusals: Counter[str] = Counter()
@@ -37,20 +38,28 @@ class Gauges:
     def judged(self, seconds: float) -> None:
         with self._lock:
             self._judge_s.append(seconds)
+        if self._total is not None:
+            self._total.judged(seconds)
 
     def staged(self, seconds: float) -> None:
         with self._lock:
             self._stage_s.append(seconds)
+        if self._total is not None:
+            self._total.staged(seconds)
 
     def landed(self, commits: int, put_s: float, round_s: float) -> None:
         with self._lock:
             self.rounds += 1
             self.commits += commits
             self._rounds.append(_Round(time.monotonic(), commits, put_s, round_s))
+        if self._total is not None:
+            self._total.landed(commits, put_s, round_s)
 
     def refused(self, kind: str) -> None:
         with self._lock:
             self.refusals[kind] += 1
+        if self._total is not None:
+            self._total.refused(kind)
 
     @property
     def last_round_s(self) -> float:

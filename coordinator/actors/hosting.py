@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from omniray.coordinator.actors import cluster
 from omniray.coordinator.actors.actor import first_line
 from omniray.coordinator.actors.cluster import Place, Storage, ray
+from omniray.coordinator.actors.hosted_branches import IDLE_S
 from omniray.coordinator.actors.incarnations import HasLeft
 from omniray.coordinator.actors.publisher_actor import create_publisher
 from omniray.engine.base.errors import LineOwned, OmnirayError, Unreachable
@@ -72,10 +74,12 @@ def host(
     take_over: bool = False,
     durability: str = Durability.PROCESS.value,
     timeout_s: float = START_TIMEOUT_S,
+    branch_idle_s: float = IDLE_S,
 ) -> Hosted:
     """The coordinator of a graph on the cluster at `address`, or of this machine: the one that is there, or a new one.
 
-    A coordinator on another cluster is fenced only with `take_over`: two never serve at once.
+    A coordinator on another cluster is fenced only with `take_over`: two never serve at once. `branch_idle_s`: how long
+    a new one keeps a branch that nobody uses.
     """
     owner = graph.owner
     serving_at = _serving_at(owner)
@@ -88,15 +92,14 @@ def host(
             address=serving_at,
         )
     options = None if storage_options is None else dict(storage_options)
-    place = Place(graph.line)
-    storage = Storage(
-        uri if "://" in uri else os.path.abspath(uri), options, graph.graph_id, graph.line, durability=durability
-    )
-    publisher = _begin(place, storage, here, owner if take_over else "", timeout_s)
+    place = Place(graph.graph_id)
+    storage = Storage(uri if "://" in uri else os.path.abspath(uri), options, graph.graph_id, durability)
+    new = partial(create_publisher, place, storage, here, _queue_owners(), owner if take_over else "", branch_idle_s)
+    publisher = _begin(place, new, here, owner if take_over else "", timeout_s)
     return Hosted(publisher, place, storage, here, str(_answer(publisher, "url", timeout_s, here)))
 
 
-def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s: float) -> Any:
+def _begin(place: Place, new: Callable[[], Any], here: str, instead_of: str, timeout_s: float) -> Any:
     """The publisher, once it answers: Ray may be restarting it.
 
     A publisher that was taken down but not ended is ended here, and a new one created.
@@ -104,7 +107,7 @@ def _begin(place: Place, storage: Storage, here: str, instead_of: str, timeout_s
     deadline = time.monotonic() + timeout_s
     while True:
         found = cluster.find(place.publisher)
-        publisher = found or create_publisher(place, storage, here, _queue_owners(), instead_of)
+        publisher = found or new()
         left_s = max(0.0, deadline - time.monotonic())
         try:
             _answer(publisher, "begin", left_s, here, instead_of)

@@ -1,4 +1,4 @@
-"""What lies behind a coordinator's door: hands writes to the publisher's rounds, and carries out all other calls."""
+"""What lies behind a coordinator's door: hands writes to the publishers' rounds, and carries out all other calls."""
 
 from __future__ import annotations
 
@@ -7,22 +7,38 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from omniray.coordinator.actors.incarnations import Incarnations
+from omniray.coordinator.actors.line_service import LineService
 from omniray.coordinator.actors.metrics import exposition
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import Reply
-from omniray.coordinator.door.calls import Call, OfWrite, RepairTerms, StageTerms, SweepTerms
-from omniray.coordinator.door.status import Status
+from omniray.coordinator.door.calls import (
+    Call,
+    CreateTerms,
+    DeleteTerms,
+    MergeCall,
+    OfWrite,
+    RenameTerms,
+    RepairTerms,
+    RevertCall,
+    StageTerms,
+    SweepTerms,
+)
+from omniray.coordinator.door.status import Rates, Status
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, OmnirayError
+from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branches.branches import BranchChange, Branches
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part_message import encode_part
@@ -31,91 +47,115 @@ from omniray.workers.staging import FileTerms, stage_file
 
 log = logging.getLogger("omniray")
 
-THREADS = 16
 STAGED_AT_ONCE = 8  # files that wait for a worker; more would only wait in Ray
 END_AFTER_S = 0.5
 LARGE_BYTES = 256 << 10  # decoded on a thread, since it would hold up the others
 
 
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """How a call is carried out for a line. `opens`: also for a branch that is not open yet."""
+
+    carry_out: Callable[[LineService, Any], Any]
+    opens: bool = True
+
+
 class CoordinatorHouse:
-    """Serves one branch from this process."""
+    """Serves one graph from this process."""
 
     def __init__(self, incarnations: Incarnations, url: str, end: Callable[[], object]) -> None:
         self._of, self._url, self._end = incarnations, url, end
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="omniray-call")
         self._staging = ThreadPoolExecutor(STAGED_AT_ONCE, thread_name_prefix="omniray-staging")
-        self._verbs: Mapping[Call, Callable[[Any], Any]] = {
-            calls.NEWEST: lambda _: self._of.admit().newest.seq,
-            calls.STATUS: lambda _: self._status(),
-            calls.FLUSH: lambda _: self._of.reconciler.flush(),
-            calls.RECOVER: lambda _: self._of.reconciler.recover(),
-            calls.OUTCOME: self._outcome,
-            calls.ABANDON: self._abandon,
-            calls.HOLD: self._hold,
-            calls.SWEEP: self._sweep,
-            calls.REPAIR: self._repair,
-            calls.DOWN: lambda _: self.down(),
+        self._verbs: Mapping[Call, _Verb] = {
+            calls.NEWEST: _Verb(lambda of, _: of.admit().newest.seq),
+            calls.FLUSH: _Verb(lambda of, _: of.reconciler.flush()),
+            calls.RECOVER: _Verb(lambda of, _: of.reconciler.recover()),
+            calls.OUTCOME: _Verb(_outcome),
+            calls.ABANDON: _Verb(_abandon, opens=False),
+            calls.HOLD: _Verb(_hold, opens=False),
+            calls.REPAIR: _Verb(_repair),
+            calls.MERGE: _Verb(_merge),
+            calls.REVERT: _Verb(_revert),
+        }
+        self._of_graph: Mapping[Call, Callable[[str, Any], Any]] = {
+            calls.STATUS: lambda line, _: self._status(line),
+            calls.SWEEP: lambda _, terms: self._sweep(terms),
+            calls.DOWN: lambda _, __: self.down(),
+            calls.BRANCH_CREATE: lambda _, terms: self._of.change_branches(partial(_create, terms)),
+            calls.BRANCH_DELETE: lambda _, terms: self._of.change_branches(partial(_delete, terms)),
+            calls.BRANCH_RENAME: lambda _, terms: self._of.change_branches(partial(_rename, terms)),
         }
 
     @property
     def line(self) -> str:
-        return self._of.storage.line
+        return self._of.line
 
     @property
     def places(self) -> Collection[str]:
         return self._of.door_places
 
-    @property
-    def newest(self) -> int:
-        return self._of.publisher.newest.seq
+    def newest_of(self, line: str) -> int | None:
+        if line == self.line:
+            return self._of.publisher.newest.seq
+        with self._of.hosted.used(line) as branch:
+            return None if branch is None else branch.publisher.newest.seq
 
     @property
     def is_ready(self) -> bool:
         return self._of.is_serving
 
     def metrics(self) -> str:
-        behind = self._of.publisher.newest.seq - self._of.finalised.through
-        return exposition(self._of.gauges, waiting=self._of.publisher.waiting, behind=behind)
+        served: list[LineService] = [self._of, *self._of.hosted.open]
+        return exposition(
+            self._of.totals,
+            waiting=sum(one.publisher.waiting for one in served),
+            behind=sum(one.publisher.newest.seq - one.finalised.through for one in served),
+            branches=len(served),
+        )
 
     # Writes
 
-    async def write(self, sent: bytes) -> Reply:
-        """Take a write as it arrives; one that can't be read is refused alone."""
+    async def write(self, line: str, sent: bytes, version: int) -> Reply:
+        """Take a write as it arrives, and answer in its version; one that can't be read is refused alone."""
         try:
-            answer: WriteAnswer | OmnirayError = await self._written(sent)
+            answer: WriteAnswer | OmnirayError = await self._written(line, sent)
         except Fenced as error:
-            answer = await asyncio.get_running_loop().run_in_executor(self._pool, self._fenced, error)
+            answer = await asyncio.get_running_loop().run_in_executor(self._of.calls, self._fenced, error)
         except OmnirayError as error:
             answer = error
         status = answer.http_status if isinstance(answer, OmnirayError) else 200
-        return Reply(status, encode_reply(answer))
+        return Reply(status, encode_reply(answer, version))
 
-    async def _written(self, sent: bytes) -> WriteAnswer:
+    async def _written(self, line: str, sent: bytes) -> WriteAnswer:
+        if line == self.line:
+            return await asyncio.wrap_future(await self._taken(self._of, sent))
+        while True:
+            with self._of.hosted.used(line) as branch:
+                if branch is not None:
+                    taken = await self._taken(branch, sent)
+                    break
+            await asyncio.wrap_future(self._of.hosted.opening(line))
+        return await asyncio.wrap_future(taken)
+
+    async def _taken(self, of: LineService, sent: bytes) -> Future[WriteAnswer]:
         if len(sent) < LARGE_BYTES:
-            request = self._decoded(sent)
+            request: Request = of.decoder.decode(sent)
         else:
-            request = await asyncio.get_running_loop().run_in_executor(self._pool, self._decoded, sent)
-        publisher = self._of.admit(request.header.commit_id)
-        return await asyncio.wrap_future(publisher.submit(request))
-
-    def _decoded(self, sent: bytes) -> Request:
-        return self._of.decoder.decode(sent)
+            request = await asyncio.get_running_loop().run_in_executor(of.calls, of.decoder.decode, sent)
+        return of.admit(request.header.commit_id).submit(request)
 
     def _fenced(self, error: Fenced) -> Fenced:
-        """The error, with the owner who was read from the line if that can be read: its door is the one to ask."""
+        """The error, with the owner of main's line if that can be read: its door is the one to ask."""
         with contextlib.suppress(OmnirayError):  # else a write whose fate is open would seem to have failed
             error = Fenced(error.message, **{**error.facts, "owner": self._of.branch.tip.another().refresh().owner})
         return error
 
     # Calls
 
-    async def call(self, call: Call, arguments: bytes) -> Reply:
+    async def call(self, line: str, call: Call, arguments: bytes) -> Reply:
         try:
             given = calls.decode_arguments(call, arguments)
-            if call is calls.NEWEST:  # by it clients find the coordinator, however many calls wait for something
-                result = self._verbs[call](given)
-            else:
-                result = await asyncio.get_running_loop().run_in_executor(self._pool, self._verbs[call], given)
+            result = await self._called(line, call, given)
         except OmnirayError as error:
             return Reply(error.http_status, calls.encode_error(error))
         except Exception as error:  # a bug: told to the caller, and nobody else suffers from it
@@ -124,7 +164,21 @@ class CoordinatorHouse:
             return Reply(bug.http_status, calls.encode_error(bug))
         return Reply(200, calls.encode(result))
 
-    async def stage(self, arguments: bytes) -> Reply:
+    async def _called(self, line: str, call: Call, given: msgspec.Struct) -> Any:
+        if call in self._of_graph:
+            return await _on_thread(self._of, self._of_graph[call], line, given)
+        verb = self._verbs[call]
+        if line == self.line:
+            return await _carried_out(call, verb, self._of, given)
+        while True:
+            with self._of.hosted.used(line) as branch:
+                if branch is not None:
+                    return await _carried_out(call, verb, branch, given)
+            if not verb.opens:
+                return None
+            await asyncio.wrap_future(self._of.hosted.opening(line))
+
+    async def stage(self, line: str, arguments: bytes) -> Reply:
         """Have a file staged by the workers; its part, or what is wrong with its rows, is a message of theirs."""
         try:
             terms = calls.decode_arguments(calls.STAGE, arguments)
@@ -135,50 +189,13 @@ class CoordinatorHouse:
             )  # fmt: skip
             self._of.admit()
             of = self._of.storage
-            stage = partial(stage_file, of.uri, of.options, of.graph_id, asked)
+            stage = partial(stage_file, of.uri, of.options, of.graph_id, line, asked)
             return Reply(200, await asyncio.get_running_loop().run_in_executor(self._staging, stage))
         except OmnirayError as error:
             return Reply(error.http_status, encode_part(error))
 
-    def _status(self) -> Status:
-        of = self._of
-        of.reconciler.ask()
-        gauges, newest = of.gauges, of.publisher.newest
-        return Status(
-            uri=of.storage.uri,
-            url=self._url,
-            address=of.address,
-            owner=newest.owner,
-            epoch=newest.epoch,
-            seq=newest.seq,
-            head=newest.head,
-            waiting=of.publisher.waiting,
-            rounds=gauges.rounds,
-            commits=gauges.commits,
-            refusals=dict(gauges.refusals),
-            rates=gauges.rates(),
-            finalised_through=of.finalised.through,
-            drifted=tuple(of.finalised.drifted),
-            recovered=of.reconciler.recovered,
-            trouble=of.reconciler.trouble,
-            queue_owners=of.queues.made,
-        )
-
-    def _outcome(self, asked: msgspec.Struct) -> Outcome:
-        assert isinstance(asked, OfWrite)
-        txn_id = checked_txn_id(asked.txn_id)
-        return Outcome(txn_id, self._of.admit(txn_id).settle(txn_id))
-
-    def _abandon(self, asked: msgspec.Struct) -> None:
-        assert isinstance(asked, OfWrite)
-        self._of.publisher.abandon(checked_txn_id(asked.txn_id))
-
-    def _hold(self, asked: msgspec.Struct) -> None:
-        assert isinstance(asked, OfWrite)
-        self._of.publisher.hold(asked.txn_id)
-
     def down(self) -> None:
-        """Drain, hand the line back, and end all actors, this one a moment later: its answer is on the way."""
+        """Drain, hand all lines back, and end all actors, this one a moment later: its answer is on the way."""
         self._of.drain()
         self._of.queues.end()
         self._of.reconciler.end()
@@ -191,6 +208,124 @@ class CoordinatorHouse:
         self._of.admit()
         return self._of.reconciler.sweep(terms.older_than_s, terms.dry_run)
 
-    def _repair(self, terms: msgspec.Struct) -> Any:
-        assert isinstance(terms, RepairTerms)
-        return self._of.repair(terms)
+    # Status
+
+    def _status(self, line: str) -> Status:
+        if line == self.line:
+            return self._status_of(self._of)
+        with self._of.hosted.used(line) as branch:
+            return self._unhosted(line) if branch is None else self._status_of(branch)
+
+    def _status_of(self, one: LineService) -> Status:
+        one.reconciler.ask()
+        gauges, newest = one.gauges, one.publisher.newest
+        return Status(
+            uri=self._of.storage.uri,
+            url=self._url,
+            address=self._of.address,
+            owner=newest.owner,
+            epoch=newest.epoch,
+            seq=newest.seq,
+            head=newest.head,
+            waiting=one.publisher.waiting,
+            rounds=gauges.rounds,
+            commits=gauges.commits,
+            refusals=dict(gauges.refusals),
+            rates=gauges.rates(),
+            finalised_through=one.finalised.through,
+            drifted=tuple(one.finalised.drifted),
+            recovered=one.reconciler.recovered,
+            trouble=one.reconciler.trouble,
+            queue_owners=self._of.queues.made,
+            branch=one.branch.branch.name,
+            hosted=self._hosted(),
+        )
+
+    def _unhosted(self, line: str) -> Status:
+        """The status of a branch that nobody writes to: looking at it does not open it."""
+        found = self._of.look_at(line)
+        newest = found.newest
+        return Status(
+            uri=self._of.storage.uri,
+            url=self._url,
+            address=self._of.address,
+            owner=newest.owner,
+            epoch=newest.epoch,
+            seq=newest.seq,
+            head=newest.head,
+            waiting=0,
+            rounds=0,
+            commits=0,
+            refusals={},
+            rates=Rates(),
+            finalised_through=newest.finalised_through,
+            drifted=(),
+            recovered=0,
+            trouble="",
+            queue_owners=self._of.queues.made,
+            branch=found.branch.name,
+            hosted=self._hosted(),
+        )
+
+    def _hosted(self) -> tuple[str, ...]:
+        return tuple(sorted(branch.name for branch in self._of.hosted.open))
+
+
+async def _carried_out(call: Call, verb: _Verb, of: LineService, given: msgspec.Struct) -> Any:
+    if call is calls.NEWEST:  # by it clients find the coordinator, however many calls wait for something
+        return verb.carry_out(of, given)
+    return await _on_thread(of, verb.carry_out, of, given)
+
+
+async def _on_thread(of: LineService, carry_out: Callable[..., Any], *arguments: Any) -> Any:
+    """Carry a call out on a thread of its line: calls of another one don't wait for it."""
+    return await asyncio.get_running_loop().run_in_executor(of.calls, partial(carry_out, *arguments))
+
+
+def _outcome(of: LineService, asked: OfWrite) -> Outcome:
+    txn_id = checked_txn_id(asked.txn_id)
+    return Outcome(txn_id, of.admit(txn_id).settle(txn_id))
+
+
+def _abandon(of: LineService, asked: OfWrite) -> None:
+    of.publisher.abandon(checked_txn_id(asked.txn_id))
+
+
+def _hold(of: LineService, asked: OfWrite) -> None:
+    of.publisher.hold(asked.txn_id)
+
+
+def _repair(of: LineService, terms: RepairTerms) -> Any:
+    return of.repair(terms)
+
+
+def _merge(of: LineService, asked: MergeCall) -> MergeResult:
+    return of.merge(asked.source, _terms(asked))
+
+
+def _revert(of: LineService, asked: RevertCall) -> MergeResult:
+    return of.revert(asked.commit_id, _terms(asked))
+
+
+def _terms(asked: MergeCall | RevertCall) -> MergeTerms:
+    return MergeTerms.checked(Author(asked.actor, asked.tenant), asked.message, asked.txn_id, asked.on_conflict)
+
+
+def _create(terms: CreateTerms, branches: Branches) -> BranchChange:
+    return branches.create(
+        terms.name, terms.start, author=Author(terms.actor, terms.tenant), message=terms.message, txn_id=terms.txn_id
+    )
+
+
+def _delete(terms: DeleteTerms, branches: Branches) -> BranchChange:
+    return branches.delete(
+        terms.name, force=terms.force, author=Author(terms.actor, terms.tenant), message=terms.message,
+        txn_id=terms.txn_id,
+    )  # fmt: skip
+
+
+def _rename(terms: RenameTerms, branches: Branches) -> BranchChange:
+    return branches.rename(
+        terms.name, terms.new_name, author=Author(terms.actor, terms.tenant), message=terms.message,
+        txn_id=terms.txn_id,
+    )  # fmt: skip

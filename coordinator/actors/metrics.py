@@ -1,4 +1,4 @@
-"""The gauges of a publisher as Prometheus reads them: text, without the name of any tenant or table."""
+"""The gauges of a coordinator as Prometheus reads them: text, without the name of any tenant, branch or table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from omniray.coordinator.actors.gauges import Gauges
 
 
-def exposition(gauges: Gauges, *, waiting: int, behind: int) -> str:
-    """All metrics in the text format. Times and rates are those of the last seconds."""
+def exposition(gauges: Gauges, *, waiting: int, behind: int, branches: int) -> str:
+    """All metrics in the text format, over all branches. Times and rates are those of the last seconds."""
     rates = gauges.rates()
     lines = [
         *_metric("omniray_commits_total", "counter", "Writes that were committed", [("", gauges.commits)]),
@@ -19,6 +19,7 @@ def exposition(gauges: Gauges, *, waiting: int, behind: int) -> str:
         ),
         *_metric("omniray_waiting_writes", "gauge", "Writes that wait for a round", [("", waiting)]),
         *_metric("omniray_phase_d_behind", "gauge", "Objects whose Phase D is not finished", [("", behind)]),
+        *_metric("omniray_branches", "gauge", "Branches that are open to writes, main included", [("", branches)]),
         *_metric("omniray_commits_per_second", "gauge", "Writes committed per second", [("", rates.commits_per_s)]),
         *_metric("omniray_rounds_per_second", "gauge", "Rounds committed per second", [("", rates.rounds_per_s)]),
         *_metric("omniray_round_commits", "gauge", "Writes committed together in a round", [("", rates.group_size)]),

@@ -47,6 +47,7 @@ from omniray.coordinator.rounds.events import (
 from omniray.coordinator.rounds.fairness import Ticket
 from omniray.coordinator.rounds.machine import Limits, Rounds
 from omniray.engine.base.errors import (
+    BranchGone,
     GraphGone,
     Moved,
     OmnirayError,
@@ -269,7 +270,7 @@ class Publisher:
         def run() -> None:
             try:
                 event = step(round)
-            except (OutcomeUnknown, GraphGone) as error:  # a retry can't land either
+            except (OutcomeUnknown, GraphGone, BranchGone) as error:  # a retry can't land either
                 event = Ended(error)
             except Cold:
                 event = Overtaken(round.number)

@@ -1,4 +1,4 @@
-"""The reconciler of one branch: finishes Phase D, recovers and sweeps in the background, while the publisher goes on.
+"""The reconciler of one line: finishes Phase D, recovers and sweeps in the background, while the publisher goes on.
 
 It folds `__manifest` and recovers operations whose writers died. It puts nothing into the line: it forwards what is to
 be recorded to the publisher, which owns the line. All of its work can be read from storage, so it may die at any time.
@@ -12,17 +12,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from omniray.engine.base.errors import OmnirayError, StorageError, TableDrift
+from omniray.engine.base.errors import BranchGone, OmnirayError, StorageError, TableDrift
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import CommitObject, Remark
+from omniray.engine.maintenance.barrier import EndOf, nobody_owns
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
 
 log = logging.getLogger("omniray")
 
 HEAL_EVERY_S = 5.0
+HEAL_BRANCH_EVERY_S = 30.0  # many may be served, and each look lists all sidecars
 SWEEP_EVERY_S = 24 * 3600.0
+
+
+class NotServed(StorageError):
+    """The publisher's process does not serve the line, or not any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +64,24 @@ class OwnersEnd:
 
 
 class Reconciler:
-    """Finishes, recovers and sweeps one branch in the background, on behalf of its line's owner."""
+    """Finishes and recovers one line in the background, on behalf of its owner; that of main sweeps the graph, too.
 
-    def __init__(self, branch: OpenBranch, end: OwnersEnd, *, grace_s: float) -> None:
-        self._branch, self._end = branch, end
+    It stops by itself, and says so by `on_not_served`, when the publisher does not serve the line any more. That of
+    main says by `on_left` on which other lines a dead writer has left something.
+    """
+
+    def __init__(
+        self,
+        branch: OpenBranch,
+        end: OwnersEnd,
+        *,
+        grace_s: float,
+        on_not_served: Callable[[Reconciler], None] = lambda reconciler: None,
+        on_left: Callable[[str], None] = lambda line: None,
+        end_of: EndOf = nobody_owns,
+    ) -> None:
+        self._branch, self._end, self._end_of = branch, end, end_of
+        self._on_not_served, self._on_left = on_not_served, on_left
         self._finaliser = Finaliser(branch)
         self._owner = end.newest.owner
         self._recoverer = Recoverer(branch, self._finaliser, owner=self._owner, grace_s=grace_s)
@@ -75,6 +95,10 @@ class Reconciler:
             self._finaliser.delete_once_finished(operation_id, seq)
         self._thread = threading.Thread(target=self._work, name="omniray-reconcile", daemon=True)
         self._thread.start()
+
+    def serves(self, newest: CommitObject) -> bool:
+        """Whether it works for the owner of the line."""
+        return newest.owner == self._owner
 
     def notice(self, landed: CommitObject, operation_id: str) -> Finalised:
         """Begin Phase D of an object that has landed; returns how far Phase D is."""
@@ -92,36 +116,49 @@ class Reconciler:
         self._finaliser.tidy()
 
     def recover(self) -> RecoveryReport:
-        """Recover every operation whose writer is dead."""
+        """Recover every operation on this line whose writer is dead."""
+        if self._branch.branch.is_main:
+            self._branch.tip.refresh()  # which branches there are, and which were deleted
         with self._busy:
             report = self._recoverer.recover(self._end)
         self.recovered += len(report.rolled_forward) + len(report.rolled_back)
         return report
 
+    def left_elsewhere(self) -> set[str]:
+        """The lines of other branches on which a dead writer has left something."""
+        return self._recoverer.left_elsewhere()
+
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to."""
         with self._busy:
-            sweeper = Sweeper(self._branch, self._end, self._finaliser, self._owner)
+            sweeper = Sweeper(self._branch, self._end, self._finaliser, self._owner, self._end_of)
             return sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=older_than_s, dry_run=dry_run)
 
     def close(self) -> None:
         self._ending.set()
         self._thread.join()
-        try:
-            self._finaliser.close()
-        finally:
-            self._branch.store.close()
+        self._finaliser.close()
 
     def _work(self) -> None:
+        is_main = self._branch.branch.is_main
+        every_s = HEAL_EVERY_S if is_main else HEAL_BRANCH_EVERY_S
         first = True
-        while first or not self._ending.wait(HEAL_EVERY_S):
+        while first or not self._ending.wait(every_s):
             first = False
             try:
+                if not is_main:
+                    self._end.refresh()  # a publisher that died does not say that it has let the line go
                 self.recover()
-                if time.monotonic() - self._swept_at > SWEEP_EVERY_S:
+                for line in self.left_elsewhere() if is_main else ():
+                    self._on_left(line)
+                if is_main and time.monotonic() - self._swept_at > SWEEP_EVERY_S:
                     self._swept_at = time.monotonic()
                     self.sweep()
                 self.trouble = ""
+            except (NotServed, BranchGone) as error:
+                log.info("event=reconciler_ends line=%s reason=%s", self._branch.branch.ulid, error)
+                self._on_not_served(self)
+                return
             except OmnirayError as error:
                 self.trouble = f"{error.kind}: {error}"
                 log.warning("event=reconcile_failed error=%s", error)

@@ -1,4 +1,8 @@
-"""The reconciler's Ray actor, and the handle by which the publisher calls it."""
+"""The reconciler's Ray actor, which works for all lines that the publisher's process serves, and the handle to call it.
+
+Each line has a reconciler of its own in there, with threads of its own. It begins when the line is first mentioned, and
+ends when the publisher has let the line go.
+"""
 
 from __future__ import annotations
 
@@ -6,74 +10,160 @@ import contextlib
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
 from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, create, first_line
 from omniray.coordinator.actors.cluster import Place, Storage, end, find, ray
-from omniray.coordinator.actors.reconciler import Finalised, OwnersEnd, Reconciler
-from omniray.engine.base.errors import GraphGone, OmnirayError, StorageError
+from omniray.coordinator.actors.opener import Opener
+from omniray.coordinator.actors.reconciler import Finalised, NotServed, OwnersEnd, Reconciler
+from omniray.engine.base.errors import BranchGone, GraphGone, OmnirayError, StorageError
+from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.line.commit_json import decode, encode
-from omniray.engine.line.commit_object import CommitObject, Remark
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.maintenance.sweep import SweepReport
-from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, Recoverer, RecoveryReport
 
 log = logging.getLogger("omniray")
 
 REPORT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 10.0
+CALLS_MAX = 64
 
 
 class ReconcilerActor:
-    """Runs the reconciler of one publisher."""
+    """Runs the reconcilers of the lines that one publisher's process serves."""
 
     def __init__(self, place: Place, storage: Storage) -> None:
-        self._place, self._storage = place, storage
-        self._turn = threading.Lock()
-        self._reconciler, self._owner = self._begin()
+        self._place, self._opener = place, Opener(storage)
+        self._lock = threading.Lock()
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._reconcilers: dict[str, Reconciler] = {}
+        self._recovering: set[str] = set()  # other lines, on which a dead writer has left something
+        self._begun(place.graph_id)
+        for line in self._ask(lambda publisher: publisher.lines.remote()):  # of an earlier life of this actor
+            threading.Thread(target=_quietly, args=(self._begun, line), daemon=True).start()
 
     def notice(self, data: bytes, operation_id: str) -> Finalised:
         """Begin Phase D of an object, in the form that it has in the line: Ray would pickle each of its commits."""
         landed = decode(data, where="a landed object")
         return self._behind(landed).notice(landed, operation_id)
 
-    def flush(self) -> Finalised:
-        reconciler = self._behind(self._ask_newest())
+    def flush(self, line: str) -> Finalised:
+        reconciler = self._behind(self._ask_newest(line))
         reconciler.flush()
         return reconciler.finalised()
 
-    def recover(self) -> RecoveryReport:
-        return self._behind(self._ask_newest()).recover()
+    def recover(self, line: str) -> RecoveryReport:
+        """Recover what was left on a line; for main, what was left on every branch."""
+        reconciler = self._behind(self._ask_newest(line))
+        report = reconciler.recover()
+        if line == self._place.graph_id:
+            for other in sorted(reconciler.left_elsewhere()):
+                with contextlib.suppress(BranchGone):
+                    report += self._recovered(other)
+        return report
 
-    def report(self) -> tuple[Finalised, int, str]:
+    def report(self, line: str) -> tuple[Finalised, int, str]:
         """How far Phase D is, how many operations were recovered, and the error that stops recovery, if any."""
-        return self._reconciler.finalised(), self._reconciler.recovered, self._reconciler.trouble
+        reconciler = self._begun(line)
+        return reconciler.finalised(), reconciler.recovered, reconciler.trouble
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
-        return self._behind(self._ask_newest()).sweep(older_than_s=older_than_s, dry_run=dry_run)
+        of_main = self._behind(self._ask_newest(self._place.graph_id))
+        return of_main.sweep(older_than_s=older_than_s, dry_run=dry_run)
 
-    def close(self) -> None:
-        self._reconciler.close()
+    def close(self, line: str) -> None:
+        """Finish Phase D of a line that is let go."""
+        with self._turn(line):
+            if (reconciler := self._reconcilers.pop(line, None)) is not None:
+                reconciler.close()
 
-    def _begin(self) -> tuple[Reconciler, str]:
-        end = OwnersEnd(self._ask_newest, self._forward)
-        return Reconciler(self._storage.opened(), end, grace_s=GRACE_S), end.newest.owner
+    def _begun(self, line: str) -> Reconciler:
+        """The reconciler of a line, which begins if it is not there."""
+        with self._turn(line):
+            return self._reconcilers.get(line) or self._begin(line)
 
     def _behind(self, newest: CommitObject) -> Reconciler:
         """The reconciler for the owner of this object: a new incarnation of the publisher gets a new reconciler."""
-        with self._turn:
-            if newest.owner != self._owner:
-                before = self._reconciler
-                self._reconciler, self._owner = self._begin()
-                threading.Thread(target=_close_quietly, args=(before,), daemon=True).start()
-            return self._reconciler
+        with self._turn(newest.line):
+            before = self._reconcilers.get(newest.line)
+            if before is not None and before.serves(newest):
+                return before
+            begun = self._begin(newest.line)
+            if before is not None:
+                threading.Thread(target=_quietly, args=(before.close,), daemon=True).start()
+            return begun
 
-    def _ask_newest(self) -> CommitObject:
-        newest: CommitObject = self._ask(lambda publisher: publisher.newest.remote())
+    def _begin(self, line: str) -> Reconciler:
+        branch, end = self._opener.opened(line), self._end(line)
+        reconciler = self._reconcilers[line] = Reconciler(
+            branch, end, grace_s=GRACE_S, on_not_served=lambda one: self._drop(line, one),
+            on_left=self._recover_soon, end_of=self._end_if_owned,
+        )  # fmt: skip
+        return reconciler
+
+    def _recovered(self, line: str) -> RecoveryReport:
+        """Recover what was left on another branch.
+
+        A line that every process may extend stays so, since others may be writing to it; one that a coordinator has is
+        taken over by this one, and handed back when it is idle.
+        """
+        if self._opener.looked_at(line).newest.owner != EMBEDDED:
+            self._ask(lambda publisher: publisher.host.remote(line))
+            return self._behind(self._ask_newest(line)).recover()
+        branch = self._opener.opened(line)
+        finaliser = Finaliser(branch)
+        try:
+            return Recoverer(branch, finaliser, grace_s=GRACE_S).recover(branch.tip.another())
+        finally:
+            finaliser.close()
+
+    def _recover_soon(self, line: str) -> None:
+        """Recover what was left on another branch, on a thread of its own: one that is slow holds up no other."""
+        with self._lock:
+            if line in self._recovering:
+                return
+            self._recovering.add(line)
+
+        def recover() -> None:
+            try:
+                _quietly(self._recovered, line)
+            finally:
+                self._recovering.discard(line)
+
+        threading.Thread(target=recover, name="omniray-recover-branch", daemon=True).start()
+
+    def _end(self, line: str) -> OwnersEnd:
+        return OwnersEnd(lambda: self._ask_newest(line), lambda remark: self._forward(line, remark))
+
+    def _end_if_owned(self, line: str) -> OwnersEnd | None:
+        """The end of a branch's line for a sweep, which is opened for that if a coordinator has it still."""
+        if self._opener.looked_at(line).newest.owner == EMBEDDED:
+            return None
+        self._ask(lambda publisher: publisher.host.remote(line))
+        return self._end(line)
+
+    def _drop(self, line: str, reconciler: Reconciler) -> None:
+        """Let a reconciler go whose publisher does not serve the line any more: it may have died before it said so."""
+        with self._turn(line):
+            if self._reconcilers.get(line) is reconciler:
+                del self._reconcilers[line]
+        threading.Thread(target=_quietly, args=(reconciler.close,), daemon=True).start()
+
+    def _turn(self, line: str) -> threading.Lock:
+        """The lock by which the reconciler of a line is found: one that is slow to open holds no other line up."""
+        with self._lock:
+            return self._turns[line]
+
+    def _ask_newest(self, line: str) -> CommitObject:
+        newest: CommitObject = self._ask(lambda publisher: publisher.newest.remote(line))
         return newest
 
-    def _forward(self, remark: Remark) -> None:
-        self._ask(lambda publisher: publisher.remark.remote(remark))
+    def _forward(self, line: str, remark: Remark) -> None:
+        self._ask(lambda publisher: publisher.remark.remote(line, remark))
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         module = ray()
@@ -90,14 +180,14 @@ class ReconcilerActor:
 
 
 class RemoteReconciler:
-    """Calls the reconciler in its Ray actor, and repeats `notice` until the actor has received every landed object.
+    """Calls a line's reconciler in its Ray actor, and repeats `notice` until the actor has got every landed object.
 
-    Once the graph is gone it no longer does: the actor would die again each time it is created.
+    Once the graph or the branch is gone it no longer does: the actor would fail again each time it is asked.
     """
 
-    def __init__(self, place: Place, storage: Storage, on_finalised: Callable[[Finalised], None]) -> None:
-        self._place, self._storage, self._on_finalised = place, storage, on_finalised
-        self._untold: SimpleQueue[tuple[CommitObject, str]] = SimpleQueue()
+    def __init__(self, place: Place, storage: Storage, line: str, on_finalised: Callable[[Finalised], None]) -> None:
+        self._place, self._storage, self._line, self._on_finalised = place, storage, line, on_finalised
+        self._untold: SimpleQueue[tuple[CommitObject, str] | threading.Event | None] = SimpleQueue()
         self._actor: Any = None
         self.recovered = 0
         self.trouble = ""
@@ -112,7 +202,7 @@ class RemoteReconciler:
         if actor is None:
             return
         try:
-            report = ray().get(actor.report.remote(), timeout=REPORT_TIMEOUT_S)
+            report = ray().get(actor.report.remote(self._line), timeout=REPORT_TIMEOUT_S)
         except ray().exceptions.GetTimeoutError:
             self.trouble = f"the reconciler gave no answer in {REPORT_TIMEOUT_S:g} s"
         except ray().exceptions.RayError as error:
@@ -123,10 +213,10 @@ class RemoteReconciler:
 
     def flush(self) -> None:
         """Wait until Phase D of everything that has landed is finished."""
-        self._on_finalised(self._asked("flush"))
+        self._on_finalised(self._asked("flush", self._line))
 
     def recover(self) -> RecoveryReport:
-        report: RecoveryReport = self._asked("recover")
+        report: RecoveryReport = self._asked("recover", self._line)
         return report
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
@@ -148,16 +238,24 @@ class RemoteReconciler:
 
     def close(self) -> None:
         """Finish Phase D and end. If the actor is away, the next writer finds the rest of Phase D in storage."""
+        self._untold.put(told := threading.Event())
+        told.wait(CLOSE_TIMEOUT_S)
         try:
             for method in ("flush", "close"):
-                ray().get(getattr(self._found(), method).remote(), timeout=CALL_TIMEOUT_S)
+                ray().get(getattr(self._found(), method).remote(self._line), timeout=CALL_TIMEOUT_S)
         except ray().exceptions.RayError as error:
             log.warning("event=reconciler_not_closed error=%s", first_line(error))
 
     def use(self, storage: Storage) -> None:
-        """Open the branch in another way from now on."""
+        """Open the graph in another way from now on."""
         self._storage = storage
         self.end()
+
+    def let_go(self) -> None:
+        """Have the actor forget the line, and end the thread here; nobody waits for it."""
+        self._untold.put(None)
+        if self._actor is not None:
+            self._actor.close.remote(self._line)
 
     def end(self) -> None:
         """End the actor; the next landed object creates it again."""
@@ -165,22 +263,27 @@ class RemoteReconciler:
         end(self._place.reconciler)
 
     def _tell(self) -> None:
-        while True:
-            landed, operation_id = self._untold.get()
+        while (untold := self._untold.get()) is not None:
+            if isinstance(untold, threading.Event):
+                untold.set()
+                continue
+            landed, operation_id = untold
             try:
                 while (finalised := self._told(landed, operation_id)) is None:
                     time.sleep(AWAY_PAUSE_S)
-            except GraphGone as gone:  # nobody finishes Phase D of this object
+            except (GraphGone, BranchGone) as gone:  # nobody finishes Phase D of this object
                 log.warning("event=reconciler_not_told seq=%d error=%s", landed.seq, gone)
             else:
                 self._on_finalised(finalised)
 
     def _told(self, landed: CommitObject, operation_id: str) -> Finalised | None:
-        """The answer to one `notice`, or None if the actor is away; raises `GraphGone` if the graph is the cause."""
+        """The answer to one `notice`, or None if the actor is away; raises if the graph or the branch is gone."""
         try:
             noticed = self._found().notice.remote(encode(landed), operation_id)
             finalised: Finalised = ray().get(noticed, timeout=CALL_TIMEOUT_S)
         except (ray().exceptions.RayError, ValueError) as error:
+            if isinstance(gone := getattr(error, "cause", None), BranchGone | NotServed):
+                raise _over(gone) from error
             log.warning("event=reconciler_away error=%s", first_line(error))
             self._actor = None
             with contextlib.suppress(StorageError):  # then it is not known
@@ -190,12 +293,18 @@ class RemoteReconciler:
 
     def _found(self) -> Any:
         if self._actor is None:
-            self._actor = create(ReconcilerActor, self._place.reconciler, self._place, self._storage, max_concurrency=8)
+            self._actor = create(
+                ReconcilerActor, self._place.reconciler, self._place, self._storage, max_concurrency=CALLS_MAX
+            )
         return self._actor
 
 
-def _close_quietly(reconciler: Reconciler) -> None:
+def _over(error: OmnirayError) -> BranchGone:
+    return error if isinstance(error, BranchGone) else BranchGone(error.message, **error.facts)
+
+
+def _quietly(do: Callable[..., Any], *arguments: Any) -> None:
     try:
-        reconciler.close()
-    except OmnirayError as error:  # its successor finishes the rest
-        log.warning("event=reconciler_not_closed error=%s", error)
+        do(*arguments)
+    except OmnirayError as error:  # a successor finishes the rest
+        log.warning("event=reconcile_failed error=%s", error)

@@ -19,6 +19,7 @@ from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
 from omniray.engine.base.errors import (
+    BranchGone,
     Fenced,
     GraphGone,
     OmnirayError,
@@ -37,7 +38,7 @@ from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.history.withdrawals import Withdrawals
 from omniray.engine.judge.resolution import refuse_swept
 from omniray.engine.line.commit_object import CommitObject, Fate, Remark
-from omniray.engine.line.line_end import Tip
+from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.writes.write_requests import Request
 
@@ -187,7 +188,7 @@ class RoundSteps:
             return Overtaken(work.number)
         try:
             failures = self.attempts.stage(attempt, self._base(work.base))
-        except GraphGone as gone:  # a retry can't land either
+        except (GraphGone, BranchGone) as gone:  # a retry can't land either
             self.attempts.give_up(attempt)
             return Ended(gone)
         if attempt.is_void:
@@ -310,7 +311,12 @@ def _drift(work: Round, table_key: str, error: TableDrift) -> Failed:
     return Failed(work.number, error, frozenset(touching))
 
 
-def _fenced(newest: CommitObject) -> Fenced:
+def _fenced(newest: CommitObject) -> Fenced | BranchGone:
+    """The error for a publisher that does not own the line any more: somebody else does, or it was closed."""
+    try:
+        refuse_closed(newest)
+    except BranchGone as gone:
+        return gone
     return Fenced(
         f"the branch was taken over in epoch {newest.epoch}: this publisher's life has ended, and what it had not "
         "answered may be sent again with the same id",

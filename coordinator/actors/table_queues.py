@@ -17,6 +17,7 @@ from omniray.engine.commit.staging import Base, Staged, TableStage, TableStager
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.schema.types import Schema
+from omniray.engine.tables.cache import TableCache
 
 THREADS = 16
 
@@ -32,7 +33,11 @@ class TableQueues:
     def close(self) -> None:
         self._pool.shutdown()
         self._stager.close()
-        self._branch.store.close()
+        self._branch.storage.close()
+
+    @property
+    def cache(self) -> TableCache:
+        return self._branch.cache
 
     @property
     def schema(self) -> Schema:

@@ -20,7 +20,9 @@ from omniray.coordinator.cli.arguments import (
     Actor,
     AsJson,
     At,
+    Branch,
     Durability,
+    Message,
     StorageOptions,
     TxnId,
     Uri,
@@ -32,6 +34,7 @@ from omniray.coordinator.cli.arguments import (
     parameters,
     read_text,
 )
+from omniray.coordinator.cli.branches import app as branches_app
 from omniray.coordinator.cli.output import counted, reading, reporting, writing
 from omniray.coordinator.cli.pipeline import app as pipeline_app
 from omniray.coordinator.cli.recovery import app as recovery_app
@@ -54,6 +57,7 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(help="Look at the schema of a graph.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schema_app, name="schema")
+app.add_typer(branches_app)
 app.add_typer(recovery_app)
 app.add_typer(service_app)
 app.add_typer(stress_app)
@@ -93,6 +97,7 @@ def init(
         "omniray load ./social Person.parquet --mode merge --actor nightly",
         "omniray load ./social people.csv --type Person --on-error reject --rejects refused.jsonl",
         "omniray export ./social | omniray load ./copy -",
+        "omniray load ./social people.jsonl --branch trial",
         "gunzip -c people.csv.gz | omniray load ./social - --format csv --type Person",
     )
 )
@@ -105,7 +110,7 @@ def load(
             help="append: an existing key is a conflict; merge: replace by key; overwrite: replace the touched tables."
         ),
     ] = "append",
-    branch: Annotated[str, typer.Option(help="The branch to write to.")] = "main",
+    branch: Branch = "main",
     type: Annotated[
         str | None,
         typer.Option("--type", metavar="TYPE", help="All files hold plain rows of this type, JSONL ones too."),
@@ -122,6 +127,7 @@ def load(
     rejects: Annotated[
         str | None, typer.Option(metavar="FILE", help=f"Where rejected records go.  [default: {REJECTS}]")
     ] = None,
+    message: Message = "",
     txn_id: TxnId = None,
     durability: Durability = "process",
     storage_option: StorageOptions = None,
@@ -137,7 +143,7 @@ def load(
         with out.progress_bar() as progress:
             result = graph.load(
                 source, mode=mode, branch=branch, type=type, format=of_format, actor=actor_or_user(actor),
-                on_error=on_error, rejects=rejects_to, progress=progress, txn_id=txn_id,
+                message=message, on_error=on_error, rejects=rejects_to, progress=progress, txn_id=txn_id,
             )  # fmt: skip
         written_to = rejects_to if result.rejected else None
         text = _sentence(result)
@@ -163,7 +169,9 @@ def mutate(
         list[str] | None,
         typer.Option(metavar="TABLE_KEY=VERSION", help="Fail if the table is not at this version; repeatable."),
     ] = None,
+    branch: Branch = "main",
     actor: Actor = "",
+    message: Message = "",
     txn_id: TxnId = None,
     durability: Durability = "process",
     storage_option: StorageOptions = None,
@@ -176,8 +184,9 @@ def mutate(
         text = read_text(file)
         with writing(out, uri, options, durability=durability) as graph:
             result = graph.mutate(
-                text, values, name=name, actor=actor_or_user(actor), expected_versions=expected, txn_id=txn_id
-            )
+                text, values, name=name, branch=branch, actor=actor_or_user(actor), message=message,
+                expected_versions=expected, txn_id=txn_id,
+            )  # fmt: skip
             out.line(_sentence(result), _document(result))
 
 
@@ -185,29 +194,33 @@ def mutate(
     epilog=examples(
         "omniray snapshot ./social",
         "omniray snapshot ./social --at 2026-01-31T12:00:00Z --json",
+        "omniray snapshot ./social --branch trial",
     )
 )
-def snapshot(uri: Uri, at: At = None, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
+def snapshot(
+    uri: Uri, at: At = None, branch: Branch = "main", storage_option: StorageOptions = None, as_json: AsJson = False
+) -> None:
     """Show every table's version and number of rows, now or as of a commit or a time."""
     with reading(uri, storage_option, as_json) as (out, graph):
-        cut = graph.snapshot(at=at).describe()
+        cut = graph.snapshot(branch=branch, at=at).describe()
         rows = [(t["table_key"], t["version"], t["row_count"]) for t in cut["tables"]]
         out.table(f"{cut['branch']} at {cut['commit_id']}", ["table", "version", "rows"], rows, cut)
 
 
-@app.command(epilog=examples("omniray history ./social --limit 10"))
+@app.command(epilog=examples("omniray history ./social --limit 10", "omniray history ./social --branch trial"))
 def history(
     uri: Uri,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N commits.")] = None,
+    branch: Branch = "main",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the commits, newest first."""
+    """List the commits of a branch, newest first: its own, then those that it began with."""
     with reading(uri, storage_option, as_json) as (out, graph):
-        entries = graph.history(limit)
-        rows = [(e.at, e.commit_id, e.kind, e.actor, " ".join(e.tables)) for e in entries]
-        document = {"branch": "main", "commits": [_commit(e) for e in entries]}
-        out.table("", ["time", "commit", "kind", "actor", "tables"], rows, document)
+        entries = graph.history(limit, branch=branch)
+        rows = [(e.at, e.commit_id, e.kind, e.actor, " ".join(e.tables), e.message) for e in entries]
+        document = {"branch": branch, "commits": [_commit(e) for e in entries]}
+        out.table("", ["time", "commit", "kind", "actor", "tables", "message"], rows, document)
 
 
 @app.command(
@@ -220,12 +233,13 @@ def export(
     uri: Uri,
     type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only the records of one type.")] = None,
     at: At = None,
+    branch: Branch = "main",
     storage_option: StorageOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Records are JSON anyway; errors too then.")] = False,
 ) -> None:
     """Write all records to stdout as JSONL that loads back, nodes before edges."""
     with reading(uri, storage_option, as_json) as (out, graph):
-        out.raw(graph.snapshot(at=at).export(type))
+        out.raw(graph.snapshot(branch=branch, at=at).export(type))
 
 
 @schema_app.command("show", epilog=examples("omniray schema show ./social > social.pg"))
@@ -258,12 +272,13 @@ def sql(
     uri: Uri,
     query: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT; every type is a table of its name.")],
     at: At = None,
+    branch: Branch = "main",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one SELECT over a snapshot (DuckDB)."""
     with reading(uri, storage_option, as_json) as (out, graph):
-        result = graph.snapshot(at=at).sql(query)
+        result = graph.snapshot(branch=branch, at=at).sql(query)
         columns = _distinct(result.column_names)
         rows = list(zip(*(column.to_pylist() for column in result.columns), strict=True))
         out.table("", columns, rows, {"columns": columns, "rows": [dict(zip(columns, r, strict=True)) for r in rows]})
@@ -318,6 +333,8 @@ def _commit(entry: LineageEntry) -> dict[str, Any]:
         "tenant": entry.tenant,
         "at": entry.at,
         "tables": entry.tables,
+        "message": entry.message,
+        "merged": [one.commit_id for one in entry.merged],
     }
 
 

@@ -44,6 +44,8 @@ TxnId = Annotated[
         "says what became of it.",
     ),
 ]
+Branch = Annotated[str, typer.Option("--branch", metavar="B", help="The branch to work on.")]
+Message = Annotated[str, typer.Option(metavar="TEXT", help="What is said about it, for the history.")]
 At = Annotated[
     str | None, typer.Option(metavar="COMMIT|TIME", help="As of a commit id or a time (UTC if it has no zone).")
 ]

@@ -38,12 +38,16 @@ def _pipeline() -> None:
 @pipeline_app.command(
     epilog=examples(
         "omniray pipeline run pipeline.yml --dry-run",
-        "omniray pipeline run pipeline.yml",
+        "omniray pipeline run pipeline.yml --branch trial",
         "omniray pipeline run pipeline.yml --run-id 01K9ZQ5T7Z0000000000000000 --json",
     )
 )
 def run(
     file: Annotated[str, typer.Argument(metavar="PIPELINE.yml", help="What to read, and what becomes of it.")],
+    branch: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The branch to commit to.  [default: that of the file, else main]"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read, check and write the rejected rows, but commit nothing.")
     ] = False,
@@ -70,7 +74,7 @@ def run(
         with _progress(out) as tell:
             tell("starting Spark")
             spark = session("omniray pipeline", connect)
-            report = run_pipeline(pipeline, spark, connect, run_id=run_id, dry_run=dry_run, tell=tell)
+            report = run_pipeline(pipeline, spark, connect, branch=branch, run_id=run_id, dry_run=dry_run, tell=tell)
         _show(report, out)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import omniray
-from omniray.coordinator.cli.arguments import Actor, AsJson, StorageOptions, Uri, actor_or_user, examples, pairs
+from omniray.coordinator.cli.arguments import Actor, AsJson, Branch, StorageOptions, Uri, actor_or_user, examples, pairs
 from omniray.coordinator.cli.output import coordinated, counted, reading, reporting, writing
 
 if TYPE_CHECKING:
@@ -74,12 +74,13 @@ def recover(
 def recoveries(
     uri: Uri,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N.")] = None,
+    branch: Branch = "main",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """List what recoveries did, newest first: one line for each operation that its writer left."""
     with reading(uri, storage_option, as_json) as (out, graph):
-        found = graph.recoveries(limit)
+        found = graph.recoveries(limit, branch=branch)
         document = {"recoveries": [_recovery(one) for one in found]}
         if not found:
             out.line("nothing had to be recovered so far", document)
@@ -155,13 +156,14 @@ def outcome(
     txn_id: Annotated[
         str, typer.Argument(metavar="TXN_ID", help="The id of the write: its --txn-id, or the one that an error named.")
     ],
+    branch: Branch = "main",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what became of a write whose answer was lost: committed, or not."""
     options = pairs(storage_option, "--storage-option")
     with reporting(as_json) as out, writing(out, uri, options) as graph:
-        found = graph.outcome(txn_id)
+        found = graph.outcome(txn_id, branch=branch)
         fate = "was committed" if found.committed else "was not committed, and no try of it so far will be"
         document = {"txn_id": found.txn_id, "committed": found.committed, "commit_id": found.commit_id}
         out.line(f"{found.txn_id} {fate}", document)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import omniray
-from omniray.coordinator.cli.arguments import AsJson, Durability, StorageOptions, Uri, examples, pairs
+from omniray.coordinator.cli.arguments import AsJson, Branch, Durability, StorageOptions, Uri, examples, pairs
 from omniray.coordinator.cli.output import Output, coordinated, reporting
 from omniray.coordinator.client.starting import OPTIONS_ON_STDIN, UNTIL_IDLE, Terms, refuse_without_ray
 
@@ -73,11 +73,14 @@ def up(
 
 
 @app.command(
-    epilog=examples("omniray status ./social", "omniray status s3://bucket/social --watch", "omniray status . --json")
+    epilog=examples(
+        "omniray status ./social", "omniray status s3://bucket/social --watch", "omniray status . --branch trial --json"
+    )
 )
 def status(
     uri: Uri,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+    branch: Branch = "main",
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +89,7 @@ def status(
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, read_only=True) as graph:
         from omniray.coordinator.cli.status import COLUMNS, Lookout, document, rows
 
-        lookout = Lookout(graph, uri, options)
+        lookout = Lookout(graph, uri, options, branch)
         try:
             if watch:
                 _watch(out, lookout)

@@ -11,6 +11,7 @@ from omniray.coordinator.cli.output import counted
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.client.link import none_serves
 from omniray.engine.base.errors import OmnirayError
+from omniray.engine.line.branch_id import MAIN
 
 if TYPE_CHECKING:
     from omniray import Client, Graph
@@ -26,15 +27,15 @@ Row = tuple[str, str]
 class Lookout:
     """Reads the status of a graph's coordinator, and finds it again after it has moved."""
 
-    def __init__(self, graph: Graph, uri: str, options: Mapping[str, str]) -> None:
-        self._graph, self._uri, self._options = graph, uri, options
+    def __init__(self, graph: Graph, uri: str, options: Mapping[str, str], branch: str = MAIN) -> None:
+        self._graph, self._uri, self._options, self._branch = graph, uri, options, branch
         self._client: Client | None = None
 
     def look(self) -> Status:
         """The status now; raises `Unreachable` if no coordinator serves the graph, or it does not answer."""
         try:
             self._client = self._client or self._connected()
-            return self._client.status()
+            return self._client.status(branch=self._branch)
         except OmnirayError:
             self.leave()  # the remembered client may be of a coordinator that is gone
             raise
@@ -75,7 +76,8 @@ def rows(status: Status) -> list[Row]:
         ("door", status.url),
         ("address", status.address),
         ("owner", f"{Incarnation.parse(status.owner).process}, epoch {status.epoch}"),
-        ("line", f"{counted(status.seq, 'object')}, head {status.head}"),
+        ("line", f"{counted(status.seq, 'object')}, head {status.head}{_of_branch(status)}"),
+        *([("branches", f"{', '.join(status.hosted)} open beside main")] if status.hosted else []),
         ("waiting", f"{counted(status.waiting, 'write')}, {counted(status.queue_owners, 'owner')} of write queues"),
         ("rounds", f"{status.rounds:,}, {rates.rounds_per_s:,.1f}/s"),
         ("commits", f"{status.commits:,}, {rates.commits_per_s:,.1f}/s, {rates.group_size:,.1f} in a round"),
@@ -86,6 +88,10 @@ def rows(status: Status) -> list[Row]:
         ("drifted", f"{', '.join(status.drifted)}; 'omniray repair' shows what" if status.drifted else "no table"),
         *([("trouble", status.trouble)] if status.trouble else []),
     ]
+
+
+def _of_branch(status: Status) -> str:
+    return "" if status.branch == MAIN else f", of branch {status.branch}"
 
 
 def unreachable_rows(error: OmnirayError) -> list[Row]:

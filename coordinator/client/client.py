@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import partial
 from importlib.util import find_spec
 from os import PathLike, fspath
 from pathlib import Path
@@ -20,44 +20,40 @@ from types import TracebackType
 from typing import Any
 
 from omniray.coordinator.client.batch_writer import IN_FLIGHT, ROWS, BatchWriter
-from omniray.coordinator.client.delivery import Delivery, checked_timeout
+from omniray.coordinator.client.branch_verbs import BranchVerbs
+from omniray.coordinator.client.delivery import checked_timeout
+from omniray.coordinator.client.large_load import large_files, stage_by_workers
 from omniray.coordinator.client.link import Link
-from omniray.coordinator.client.prepared_load import send_prepared
+from omniray.coordinator.client.on_branch import BranchHandles, OnBranch
+from omniray.coordinator.client.prepared_load import sending_prepared
 from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.client.under_way import UnderWay
+from omniray.coordinator.client.waits import Waits, carried_out
 from omniray.coordinator.door import calls
-from omniray.coordinator.door.calls import OfWrite, RepairTerms, StageTerms, SweepTerms
+from omniray.coordinator.door.calls import OfWrite, RepairTerms, SweepTerms
 from omniray.coordinator.door.status import Status
-from omniray.engine.base.errors import InputError, NotFound, OmnirayError
+from omniray.engine.base.errors import InputError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.resolution import Outcome, WriteResult
-from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import Recovery
-from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
-from omniray.engine.reader import GraphReader
 from omniray.engine.reading.snapshot import Snapshot
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
-from omniray.engine.rows.source_files import find_file, proof_of
 from omniray.engine.schema.types import Schema
 from omniray.engine.store.open_store import open_store
 from omniray.engine.writes.load import LoadIntent, Progress
 from omniray.engine.writes.mutate import MutationIntent
 from omniray.engine.writes.options import LoadOptions
-from omniray.engine.writes.part import Part
-from omniray.engine.writes.part_message import decode_part
 from omniray.engine.writes.terms import WriteTerms
 from omniray.engine.writes.write_requests import Header, MutationRequest
 
 TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
-STAGE_TIMEOUT_S = 3600.0
-IN_FLIGHT_MAX = 64
-WORKERS_BYTES_MIN = 32 << 20
 
 
 def connect(
@@ -87,7 +83,7 @@ def connect_to_serving(
     return Client(uri, "", "", storage_options, None, timeout_s, durability, starts=False)
 
 
-class Client:
+class Client(BranchVerbs):
     """A graph that a coordinator serves; use it as a context manager, or `close()` it. Threads may share it."""
 
     def __init__(
@@ -106,15 +102,15 @@ class Client:
         self._author, self._timeout_s, self._address = Author(actor, tenant), timeout_s, address
         self._store = open_store(uri, storage_options, durability)
         branch = open_branch(self._store)
-        self._graph, self._stager = GraphReader(branch), LoadStager(branch)
         self._link = Link(branch, Terms(uri, storage_options, address, durability))
         try:
             self._link.open(starts=starts, timeout_s=START_TIMEOUT_S if starts else timeout_s)
         except BaseException:
             self._store.close()
             raise
-        self._delivery = Delivery(self._link, timeout_s)
-        self._pool = ThreadPoolExecutor(IN_FLIGHT_MAX, thread_name_prefix="omniray-client")
+        main = OnBranch.of(branch, self._link, timeout_s)
+        self._graph, self._handles = main.graph, BranchHandles(self._store, main, timeout_s)
+        self._under_way = UnderWay()
         self._closed, self._pid = False, os.getpid()
 
     def __repr__(self) -> str:
@@ -161,9 +157,10 @@ class Client:
         mode: str = "append",
         type: str | None = None,
         format: str | None = None,
-        branch: str = MAIN,
+        branch: str | None = None,
         actor: str | None = None,
         tenant: str | None = None,
+        message: str = "",
         expected_versions: Mapping[str, int] | None = None,
         txn_id: str | None = None,
         on_error: str = "fail",
@@ -172,31 +169,71 @@ class Client:
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Load any number of records in one atomic commit, as `Graph.load` does."""
-        self._refuse_unusable(branch)
-        options = LoadOptions.checked(mode, on_error, rejects)
-        terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
-        if txn_id is None and (files := _large_files(source)):
-            intent = self._staged_by_workers(files, options, terms, type, format)
-        else:
-            intent = self._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
-        return self.commit_load(intent, timeout_s)
+        return carried_out(
+            self._loading(
+                source, mode=mode, type=type, format=format, branch=branch, actor=actor, tenant=tenant, message=message,
+                expected_versions=expected_versions, txn_id=txn_id, on_error=on_error, rejects=rejects,
+                progress=progress, timeout_s=timeout_s,
+            )
+        )  # fmt: skip
+
+    def _loading(
+        self,
+        source: Any,
+        *,
+        mode: str = "append",
+        type: str | None = None,
+        format: str | None = None,
+        branch: str | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        message: str = "",
+        expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
+        on_error: str = "fail",
+        rejects: str | Path | None = None,
+        progress: Progress | None = None,
+        timeout_s: float | None = None,
+    ) -> Waits[WriteResult]:
+        with self._on(branch) as on:
+            options = LoadOptions.checked(mode, on_error, rejects)
+            terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id, message)
+            if txn_id is None and (files := large_files(source)):
+                intent = on.stager.begin_load(options, terms)
+                stage_by_workers(files, intent, on.link, on.stager, on.graph.schema, options, type, format)
+            else:
+                intent = on.stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
+            return (yield from self._committing(on, intent, timeout_s))
 
     def begin_load(
-        self, options: LoadOptions, terms: WriteTerms, *, announced: Iterable[str] = (), memory: KeyMemory = ROOMY
+        self,
+        options: LoadOptions,
+        terms: WriteTerms,
+        *,
+        announced: Iterable[str] = (),
+        memory: KeyMemory = ROOMY,
+        branch: str | None = None,
     ) -> LoadIntent:
         """Begin a load whose parts are made elsewhere, as `Graph.begin_load` does."""
-        self._refuse_unusable()
-        return self._stager.begin_load(options, terms, announced=announced, memory=memory)
+        with self._on(branch) as on:
+            return on.stager.begin_load(options, terms, announced=announced, memory=memory)
 
-    def commit_load(self, intent: LoadIntent, timeout_s: float | None = None) -> WriteResult:
-        """Commit a load that has all its parts."""
-        self._refuse_unusable()
+    def commit_load(
+        self, intent: LoadIntent, timeout_s: float | None = None, *, branch: str | None = None
+    ) -> WriteResult:
+        """Commit a load that has all its parts, to the branch that it was begun for."""
+        with self._on(branch) as on:
+            return carried_out(self._committing(on, intent, timeout_s))
+
+    def _committing(self, on: OnBranch, intent: LoadIntent, timeout_s: float | None) -> Waits[WriteResult]:
         with intent:
-            request = intent.request(self._graph.schema_hash)
+            intent.refuse_other(on.graph.line)
+            request = intent.request(on.graph.schema_hash)
             if request is None:
-                answered = send_prepared(intent, self._graph, self._stager, self._delivery, timeout_s)
+                sending = sending_prepared(intent, on.graph, on.stager, on.delivery, timeout_s)
             else:
-                answered = self._delivery.send(request, timeout_s)
+                sending = on.delivery.sending(request, timeout_s)
+            answered = yield from sending
             intent.judged(answered.answer.unfit)
             return intent.finished(answered.answer.result, sent_again=answered.in_doubt)
 
@@ -206,33 +243,60 @@ class Client:
         params: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        branch: str = MAIN,
+        branch: str | None = None,
         actor: str | None = None,
         tenant: str | None = None,
+        message: str = "",
         expected_versions: Mapping[str, int] | None = None,
         txn_id: str | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Run one query of a `.gq` text as one atomic commit, as `Graph.mutate` does."""
-        self._refuse_unusable(branch)
-        now = datetime.now(UTC)
-        terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id)
-        checked = MutationIntent.of(text, params or {}, self.schema, terms, name=name, now=now)
-        header = Header(
-            checked.commit_id, checked.kind, checked.author, checked.expected_versions, checked.payload_hash,
-            self._graph.schema_hash, fresh=txn_id is None,
+        return carried_out(
+            self._mutating(
+                text, params, name=name, branch=branch, actor=actor, tenant=tenant, message=message,
+                expected_versions=expected_versions, txn_id=txn_id, timeout_s=timeout_s,
+            )
         )  # fmt: skip
-        return self._delivery.send(MutationRequest(header, text, params or {}, name, now), timeout_s).answer.result
+
+    def _mutating(
+        self,
+        text: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        branch: str | None = None,
+        actor: str | None = None,
+        tenant: str | None = None,
+        message: str = "",
+        expected_versions: Mapping[str, int] | None = None,
+        txn_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Waits[WriteResult]:
+        with self._on(branch) as on:
+            now = datetime.now(UTC)
+            terms = WriteTerms(self.written_by(actor, tenant), expected_versions or {}, txn_id, message)
+            checked = MutationIntent.of(text, params or {}, on.graph.schema, terms, name=name, now=now)
+            header = Header(
+                checked.commit_id, checked.kind, checked.author, checked.expected_versions, checked.payload_hash,
+                on.graph.schema_hash, fresh=txn_id is None, message=checked.message,
+            )  # fmt: skip
+            request = MutationRequest(header, text, params or {}, name, now)
+            return (yield from on.delivery.sending(request, timeout_s)).answer.result
 
     def submit_load(self, source: Any, **options: Any) -> Future[WriteResult]:
-        """`load`, in the background; the future gets its result. Many may be under way at once."""
+        """`load`, in the background; the future gets its result. Many may be under way at once.
+
+        To cancel the future gives the write up: it may have landed all the same, and sent again with its `txn_id` it
+        is applied once.
+        """
         self._refuse_unusable()
-        return self._pool.submit(self.load, source, **options)
+        return self._under_way.submit(self._loading(source, **options))
 
     def submit_mutate(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> Future[WriteResult]:
         """`mutate`, in the background."""
         self._refuse_unusable()
-        return self._pool.submit(self.mutate, text, params, **options)
+        return self._under_way.submit(self._mutating(text, params, **options))
 
     def writer(self, *, rows: int = ROWS, in_flight: int = IN_FLIGHT, **options: Any) -> BatchWriter:
         """A writer that gathers records and loads them in batches; `options` are those of `load`.
@@ -242,46 +306,12 @@ class Client:
         return BatchWriter(self.submit_load, options, rows=rows, in_flight=in_flight)
 
     async def load_async(self, source: Any, **options: Any) -> WriteResult:
-        """`load`, for asyncio."""
+        """`load`, for asyncio, from any event loop. To cancel it gives the write up, as with `submit_load`."""
         return await asyncio.wrap_future(self.submit_load(source, **options))
 
     async def mutate_async(self, text: str, params: Mapping[str, Any] | None = None, **options: Any) -> WriteResult:
         """`mutate`, for asyncio."""
         return await asyncio.wrap_future(self.submit_mutate(text, params, **options))
-
-    def _staged_by_workers(
-        self,
-        files: Sequence[str],
-        options: LoadOptions,
-        terms: WriteTerms,
-        type: str | None,
-        format: str | None,
-    ) -> LoadIntent:
-        """A load of several large files, each read, checked and staged by a worker."""
-        intent = self.begin_load(options, terms)
-        try:
-            concerned = [self.schema.type(type)] if type is not None else list(self.schema)
-            since_us = intent.announce(one.table_key for one in concerned)
-            stage = partial(self._staged_part, options=options, since_us=since_us, type=type, format=format)
-            for part in self._pool.map(stage, files):
-                intent.take_part(part)
-        except BaseException:
-            intent.close(used=False)
-            raise
-        return intent
-
-    def _staged_part(
-        self, file: str, *, options: LoadOptions, since_us: int, type: str | None, format: str | None
-    ) -> Part:
-        """A part that a worker stages; a file that is not there for the workers is staged here."""
-        proof = proof_of(find_file(file))
-        terms = StageTerms(file, proof, options.mode, options.on_error, since_us, type, format)
-        part = decode_part(self._link.stage(terms, STAGE_TIMEOUT_S), self.schema)
-        if isinstance(part, NotFound) and part.facts.get("source") == file:
-            return self._stager.stage_part(file, options, since_us, type=type, format=format)
-        if isinstance(part, OmnirayError):
-            raise part
-        return part
 
     def written_by(self, actor: str | None, tenant: str | None) -> Author:
         """The author of a write: the given actor and tenant, else those of this client."""
@@ -308,46 +338,49 @@ class Client:
 
     # Reading
 
-    def snapshot(self, *, at: str | date | None = None) -> Snapshot:
+    def snapshot(self, *, branch: str | None = None, at: str | date | None = None) -> Snapshot:
         """One consistent cut over all tables: at the head, at a commit id, or as of a time."""
-        return self._graph.snapshot(at=at)
+        with self._on(branch) as on:
+            return on.graph.snapshot(at=at)
 
-    def history(self, limit: int | None = None) -> list[LineageEntry]:
-        """The commits, newest first."""
-        return self._graph.history(limit)
+    def history(self, limit: int | None = None, *, branch: str | None = None) -> list[LineageEntry]:
+        """The commits of a branch, newest first: its own, then those of its parents that it began with."""
+        with self._on(branch) as on:
+            return on.graph.history(limit)
 
-    def recoveries(self, limit: int | None = None) -> list[Recovery]:
-        """What recoveries did, newest first."""
-        return self._graph.recoveries(limit)
+    def recoveries(self, limit: int | None = None, *, branch: str | None = None) -> list[Recovery]:
+        """What recoveries did on a branch, newest first."""
+        with self._on(branch) as on:
+            return on.graph.recoveries(limit)
 
-    def outcome(self, txn_id: str) -> Outcome:
+    def outcome(self, txn_id: str, *, branch: str | None = None) -> Outcome:
         """Whether a write whose answer was lost was committed.
 
         "Not committed" stays true until the write is sent again: a try that is still under way, anywhere, ends with
         `Withdrawn`.
         """
-        self._refuse_unusable()
-        found: Outcome = self._link.call(calls.OUTCOME, self._timeout_s, OfWrite(checked_txn_id(txn_id)))
-        return found
+        with self._on(branch) as on:
+            found: Outcome = on.link.call(calls.OUTCOME, self._timeout_s, OfWrite(checked_txn_id(txn_id)))
+            return found
 
     # The coordinator
 
-    def status(self) -> Status:
-        """The status of the coordinator now."""
-        self._refuse_unusable()
-        status: Status = self._link.call(calls.STATUS, self._timeout_s)
-        return status
+    def status(self, *, branch: str | None = None) -> Status:
+        """The status of the coordinator now, and of one branch."""
+        with self._on(branch) as on:
+            status: Status = on.link.call(calls.STATUS, self._timeout_s)
+            return status
 
-    def flush(self) -> None:
-        """Wait until Phase D of all commits is finished: then plain Lance readers see them too."""
-        self._refuse_unusable()
-        self._link.call(calls.FLUSH, self._timeout_s)
+    def flush(self, *, branch: str | None = None) -> None:
+        """Wait until Phase D of all commits is finished: then plain Lance readers see those of main too."""
+        with self._on(branch) as on:
+            on.link.call(calls.FLUSH, self._timeout_s)
 
-    def recover(self) -> RecoveryReport:
+    def recover(self, *, branch: str | None = None) -> RecoveryReport:
         """Recover the operations of dead writers now; the coordinator also does so by itself."""
-        self._refuse_unusable()
-        report: RecoveryReport = self._link.call(calls.RECOVER, self._timeout_s)
-        return report
+        with self._on(branch) as on:
+            report: RecoveryReport = on.link.call(calls.RECOVER, self._timeout_s)
+            return report
 
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
@@ -374,25 +407,19 @@ class Client:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        self._pool.shutdown()
+        self._under_way.close()
         self._link.close()
         self._store.close()
 
-    def _refuse_unusable(self, branch: str = MAIN) -> None:
-        if branch != MAIN:
-            raise NotFound(f"no branch {branch!r}; this graph has {MAIN}", branch=branch)
+    @contextmanager
+    def _on(self, branch: str | None) -> Iterator[OnBranch]:
+        """The graph on a branch, by its name; main if none is named."""
+        self._refuse_unusable()
+        with self._handles.on(branch) as on:
+            yield on
+
+    def _refuse_unusable(self) -> None:
         if self._closed:
             raise InputError("the client is closed; connect again")
         if os.getpid() != self._pid:  # no thread survives a fork, and no connection may be shared
             raise InputError("the client was connected before this process was forked; connect again here")
-
-
-def _large_files(source: Any) -> list[str]:
-    """The files of a load that workers should stage: several large ones; empty for any other source."""
-    if not isinstance(source, list | tuple) or len(source) < 2:
-        return []
-    if not all(isinstance(one, str | PathLike) for one in source):
-        return []
-    files = [find_file(one) for one in source]
-    is_large = sum(file.size or 0 for file in files) >= WORKERS_BYTES_MIN and all(file.replayable for file in files)
-    return [file.path if file.remote else os.path.abspath(file.path) for file in files] if is_large else []

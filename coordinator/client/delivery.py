@@ -6,6 +6,7 @@ answer. It is applied once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from omniray.coordinator.client.link import Link
+from omniray.coordinator.client.waits import Nothing, Pause, Waits
 from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.calls import ABANDON, HOLD, NEWEST, OfWrite
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -56,47 +58,42 @@ class Delivery:
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link, self._timeout_s = link, timeout_s
 
-    def send(self, request: Request, timeout_s: float | None) -> Answered:
+    def sending(self, request: Request, timeout_s: float | None) -> Waits[Answered]:
         """Send a write until it is answered; an id is applied only once.
 
-        Once a try has ended without an answer, only an answer to the write itself settles the outcome.
+        Once a try has ended without an answer, only an answer to the write itself settles the outcome. A write that is
+        cancelled is given up: it is dropped if it still waits for its turn, and else it may land.
         """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else checked_timeout(timeout_s))
-        request = self._begun(request, deadline)
+        request = yield from self._beginning(request, deadline)
+        yield Nothing()
+        try:
+            return (yield from self._trying(request, deadline))
+        except asyncio.CancelledError:
+            yield from self._abandoning(request)
+            raise
+
+    def _trying(self, request: Request, deadline: float) -> Waits[Answered]:
         pause_s, in_doubt = PAUSE_S, False
         while True:
             wire = self._link.wire
             left_s = _left(request, deadline)
             try:
-                return Answered(wire.write(request, left_s), in_doubt)
-            except (Overloaded, Withdrawn) as error:
-                if error.facts.get("reported"):  # somebody was told that it is not committed, and must not be wrong
-                    raise
-                failed: OmnirayError = error
+                return Answered((yield from wire.writing(request, left_s)), in_doubt)
+            except OmnirayError as error:
+                if (end := _end(error, request, in_doubt=in_doubt)) is not None:
+                    raise end from error
+                failed, in_doubt = error, in_doubt or isinstance(error, OutcomeUnknown | Fenced)
                 pause_s = max(pause_s, error.facts.get("retry_after_s", 0.0))
-            except OutcomeUnknown as error:
-                failed, in_doubt = error, True
-            except (Fenced, Unauthenticated) as error:
-                failed, in_doubt = error, in_doubt or isinstance(error, Fenced)
-            except StorageError as error:
-                if not isinstance(error, Unreachable) or "url" not in error.facts:
-                    if in_doubt:
-                        raise _unknown(request) from error
-                    raise
-                failed = error  # it was not even sent
-            except (LineOwned, NotFound) as error:
-                if in_doubt and "line" in error.facts:  # of the door, which has read nothing: no answer to the write
-                    raise _unknown(request) from error
-                raise
             if time.monotonic() + pause_s > deadline:
                 if in_doubt:
-                    self._abandon(request)
+                    yield from self._abandoning(request)
                     raise _unknown(request) from failed
                 raise failed
             if not isinstance(failed, Overloaded | Withdrawn):
-                self._find_again(wire, request, deadline, in_doubt=in_doubt)
+                yield from self._finding_again(wire, request, deadline, in_doubt=in_doubt)
             request = sent_again(request)
-            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            yield Pause(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     @contextlib.contextmanager
@@ -117,20 +114,20 @@ class Delivery:
             done.set()
             thread.join()
 
-    def _begun(self, request: Request, deadline: float) -> Request:
+    def _beginning(self, request: Request, deadline: float) -> Waits[Request]:
         """The request with the newest number of the line that is known here, which must not be an old one."""
         if self._link.wire.has_paused:
             with contextlib.suppress(StorageError):  # the write itself will tell
-                self._link.call(NEWEST, _left(request, deadline))
+                yield from self._link.calling(NEWEST, _left(request, deadline))
         one: Any = request
         begun: Request = replace(one, header=replace(request.header, began=self._link.wire.newest))
         return begun
 
-    def _find_again(self, wire: Wire, request: Request, deadline: float, *, in_doubt: bool) -> None:
+    def _finding_again(self, wire: Wire, request: Request, deadline: float, *, in_doubt: bool) -> Waits[None]:
         """Find the coordinator that serves the graph now; a failure here says nothing about the write in doubt."""
         left_s = _left(request, deadline)
         try:
-            self._link.found_again(wire, left_s)
+            yield from self._link.finding_again(wire, left_s)
         except StorageError as error:  # the old one is asked until the time-out
             log.warning("event=coordinator_not_found txn_id=%s error=%s", request.header.commit_id, error)
         except OmnirayError as error:
@@ -142,16 +139,35 @@ class Delivery:
                 **{**error.facts, "txn_id": request.header.commit_id},
             ) from error
 
-    def _abandon(self, request: Request) -> None:
+    def _abandoning(self, request: Request) -> Waits[None]:
         """Tell the coordinator that nobody waits for a write any more: one that still waits is dropped."""
         with contextlib.suppress(OmnirayError):
-            self._link.wire.call(ABANDON, ABANDON_TIMEOUT_S, OfWrite(request.header.commit_id))
+            yield from self._link.wire.calling(ABANDON, ABANDON_TIMEOUT_S, OfWrite(request.header.commit_id))
 
 
 def checked_timeout(timeout_s: float) -> float:
     if not timeout_s > 0:  # also refuses NaN
         raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
     return timeout_s
+
+
+def _end(error: OmnirayError, request: Request, *, in_doubt: bool) -> OmnirayError | None:
+    """What the caller is told after a try that ended so; None if the write is sent again.
+
+    `in_doubt`: an earlier try may have landed.
+    """
+    match error:
+        case Overloaded() | Withdrawn():
+            return error if error.facts.get("reported") else None  # somebody was told so, and must not be wrong
+        case OutcomeUnknown() | Fenced() | Unauthenticated():
+            return None
+        case Unreachable() if "url" in error.facts:  # it was not even sent
+            return None
+        case StorageError():
+            return _unknown(request) if in_doubt else error
+        case LineOwned() | NotFound() if "line" in error.facts:  # of the door, which has read nothing: no answer to it
+            return _unknown(request) if in_doubt else error
+    return error
 
 
 def _left(request: Request, deadline: float) -> float:

@@ -12,10 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from omniray.coordinator.client import starting
 from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.client.waits import Waits, Work, carried_out, deadline_in
 from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.calls import NEWEST, Call, StageTerms
 from omniray.coordinator.door.record import find_door, is_loopback
@@ -73,13 +75,20 @@ class Link:
         """
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=timeout_s):  # of a thread that has more time for it
-            raise Unreachable(f"the coordinator at {lost.url} does not answer, and no other is found yet", url=lost.url)
+            raise _not_found(lost)
         try:
             if self._wire is lost:  # else another thread was faster
                 self._wire = self._successor(lost, deadline)
                 lost.close()
         finally:
             self._lock.release()
+
+    def finding_again(self, lost: Wire, timeout_s: float) -> Waits[None]:
+        """`found_again`, by a thread that has it to do."""
+        try:
+            yield Work(partial(self.found_again, lost), deadline_in(timeout_s))
+        except TimeoutError as error:
+            raise _not_found(lost) from error
 
     def _successor(self, lost: Wire, deadline: float) -> Wire:
         while (found := self._found(deadline)) is None:
@@ -94,20 +103,24 @@ class Link:
 
     def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
         """Make a call; once more, if the coordinator has been replaced or has begun anew."""
-        return self._twice(lambda wire, left_s: wire.call(call, left_s, arguments), timeout_s)
+        return carried_out(self.calling(call, timeout_s, arguments))
+
+    def calling(self, call: Call, timeout_s: float, arguments: Any = None) -> Waits[Any]:
+        """`call`, as waits."""
+        return self._twice(lambda wire, left_s: wire.calling(call, left_s, arguments), timeout_s)
 
     def stage(self, terms: StageTerms, timeout_s: float) -> bytes:
         """Have a file staged by workers; once more, if the coordinator has been replaced or has begun anew."""
-        return self._twice(lambda wire, left_s: wire.stage(terms, left_s), timeout_s)
+        return carried_out(self._twice(lambda wire, left_s: wire.staging(terms, left_s), timeout_s))
 
-    def _twice(self, ask: Callable[[Wire, float], Asked], timeout_s: float) -> Asked:
+    def _twice(self, ask: Callable[[Wire, float], Waits[Asked]], timeout_s: float) -> Waits[Asked]:
         deadline = time.monotonic() + timeout_s
         wire = self.wire
         try:
-            return ask(wire, timeout_s)
+            return (yield from ask(wire, timeout_s))
         except (Unreachable, Fenced):
-            self.found_again(wire, max(0.1, deadline - time.monotonic()))
-            return ask(self.wire, max(0.1, deadline - time.monotonic()))
+            yield from self.finding_again(wire, max(0.1, deadline - time.monotonic()))
+            return (yield from ask(self.wire, max(0.1, deadline - time.monotonic())))
 
     def close(self) -> None:
         if self._wire is not None:
@@ -170,6 +183,10 @@ def _may_have_ray(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _not_found(lost: Wire) -> Unreachable:
+    return Unreachable(f"the coordinator at {lost.url} does not answer, and no other is found yet", url=lost.url)
 
 
 def none_serves(uri: str) -> Unreachable:

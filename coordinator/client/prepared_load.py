@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from omniray.coordinator.client.delivery import Answered, Delivery
+from omniray.coordinator.client.waits import Waits
 from omniray.engine.base.errors import Conflict, InputError, Moved, OutcomeUnknown
 from omniray.engine.judge.resolution import Affected, Resolution
 from omniray.engine.load_stager import LoadStager
@@ -16,19 +17,19 @@ from omniray.engine.writes.write_requests import Header, PreparedRequest
 JUDGEMENTS_MAX = 100
 
 
-def send_prepared(
+def sending_prepared(
     intent: LoadIntent, graph: GraphReader, stager: LoadStager, delivery: Delivery, timeout_s: float | None
-) -> Answered:
+) -> Waits[Answered]:
     """Judge the load and send its judgement, until no table has moved in between."""
     for judgement in range(JUDGEMENTS_MAX):
         with delivery.holding(intent.commit_id) if judgement else contextlib.nullcontext():
             resolution, judged_on = _judged(intent, graph, stager)
         header = Header(
             intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
-            graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable,
+            graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable, message=intent.message,
         )  # fmt: skip
         with contextlib.suppress(Moved):
-            return delivery.send(PreparedRequest(header, resolution, judged_on), timeout_s)
+            return (yield from delivery.sending(PreparedRequest(header, resolution, judged_on), timeout_s))
     raise Moved(
         f"the load was judged {JUDGEMENTS_MAX} times and its tables moved each time; nothing was written: load "
         "again while fewer others write"

@@ -2,25 +2,30 @@
 
 A connection is kept for the next request. Whether a request that failed has reached the coordinator decides what may be
 said of it: nothing was sent where no connection could be made; else its fate is unknown.
+
+`writing`, `calling` and `staging` are generators of waits; `write`, `call` and `stage` are the same for a thread that
+waits for the answer.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import select
+import copy
+import http
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from omniray.coordinator.client.connection import connecting, exchanging
+from omniray.coordinator.client.http1 import BadResponse, Response, head_of_post
+from omniray.coordinator.client.waits import Waits, carried_out, deadline_in, is_readable
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.answers import decode_reply
 from omniray.coordinator.door.calls import Call, StageTerms
 from omniray.coordinator.door.certificate import client_context
-from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, STAGE, WRITE
+from omniray.coordinator.door.messages import agreed_version
+from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, STAGE, WRITE, path_of
 from omniray.coordinator.door.record import FoundDoor
 from omniray.coordinator.door.requests import encode_request
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -30,18 +35,10 @@ from omniray.engine.writes.write_requests import Request
 CONNECT_TIMEOUT_S = 5.0
 IDLE_S = 30.0
 ANSWER_S_MAX = 24 * 60 * 60.0
-"""The longest wait for one answer: a socket takes no time-out without end."""
+"""The longest wait for one answer: the milliseconds of a wait must fit a machine integer."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    kind: str
-    body: bytes
-
-
-class _NotSent(Exception):
-    """No connection could be made, so the request has not reached anybody."""
+_NEWEST, _KIND = NEWEST.lower().encode(), b"content-type"
+_DIGITS_MAX = 19
 
 
 class _Unanswered(Exception):
@@ -53,13 +50,17 @@ class Wire:
 
     def __init__(self, door: FoundDoor, line: str, newest: int) -> None:
         self.url, self.newest = door.record.url, newest
+        self._version = agreed_version(door.record.versions, f"the coordinator at {self.url}")
         parts = urlsplit(self.url)
-        self._host, self._port = parts.hostname or "", parts.port
+        self._host, self._port = parts.hostname or "", parts.port or 0
         self._context = client_context(door.record.certificate) if parts.scheme == "https" else None
-        self._headers = {"Authorization": f"Bearer {door.record.secret}", PLACE: door.place, LINE: line}
-        self._idle: list[http.client.HTTPConnection] = []  # the one used last is used next
+        self._headers = {
+            "Host": parts.netloc, "Authorization": f"Bearer {door.record.secret}", PLACE: door.place, LINE: line,
+        }  # fmt: skip
+        self._idle: list[socket.socket] = []  # the one used last is used next
         self._lock, self._is_closed = threading.Lock(), False
         self._heard_at = time.monotonic()
+        self.root, self._beside = self, dict[str, Wire]()
 
     def __repr__(self) -> str:
         return f"Wire({self.url!r})"
@@ -69,15 +70,33 @@ class Wire:
         """Whether nothing was heard for so long that `newest` may be old, and connections be closed."""
         return time.monotonic() - self._heard_at > IDLE_S
 
+    def on(self, line: str) -> Wire:
+        """The wire for another branch: over the same connections, with a `newest` of its own; `root` is this one."""
+        with self._lock:
+            if line not in self._beside:
+                other = copy.copy(self)
+                other._headers, other.newest = {**self._headers, LINE: line}, 0
+                self._beside[line] = other
+            return self._beside[line]
+
     def write(self, request: Request, timeout_s: float) -> WriteAnswer:
+        return carried_out(self.writing(request, timeout_s))
+
+    def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
+        return carried_out(self.calling(call, timeout_s, arguments))
+
+    def stage(self, terms: StageTerms, timeout_s: float) -> bytes:
+        return carried_out(self.staging(terms, timeout_s))
+
+    def writing(self, request: Request, timeout_s: float) -> Waits[WriteAnswer]:
         """Send a write and wait for its answer; an error is raised."""
         txn_id = request.header.commit_id
         try:
-            answer = self._ask(WRITE, encode_request(request), PACKED, timeout_s)
+            answer = yield from self._asking(WRITE, encode_request(request, self._version), PACKED, timeout_s)
         except _Unanswered as error:
             unknown = f"no answer to write {txn_id} from the coordinator at {self.url}: {error}"
             raise OutcomeUnknown(unknown, txn_id=txn_id) from error
-        if answer.kind != PACKED:  # it was refused before it was read
+        if _kind(answer) != PACKED:  # it was refused before it was read
             raise calls.decode_error(answer.body, "write")
         try:
             reply = decode_reply(answer.body)
@@ -88,104 +107,92 @@ class Wire:
             raise reply
         return reply
 
-    def call(self, call: Call, timeout_s: float, arguments: Any = None) -> Any:
+    def calling(self, call: Call, timeout_s: float, arguments: Any = None) -> Waits[Any]:
         """Make a call and wait for its answer; an error is raised. A call may be made again."""
-        try:
-            answer = self._ask(CALL + call.name, calls.encode(arguments or calls.Nothing()), JSON, timeout_s)
-        except _Unanswered as error:
-            silent = f"the coordinator at {self.url} gave no answer to '{call.name}': {error}"
-            raise Unreachable(silent, url=self.url) from error
+        encoded = calls.encode(arguments or calls.Nothing())
+        answer = yield from self._asking_again(CALL + call.name, encoded, timeout_s, call.name)
         if answer.status != http.HTTPStatus.OK:
             raise calls.decode_error(answer.body, call.name)
         return calls.decode_answer(call, answer.body)
 
-    def stage(self, terms: StageTerms, timeout_s: float) -> bytes:
+    def staging(self, terms: StageTerms, timeout_s: float) -> Waits[bytes]:
         """Have a file staged by the coordinator's workers; returns the part, or the error of its rows, as a message."""
-        try:
-            answer = self._ask(STAGE, calls.encode(terms), JSON, timeout_s)
-        except _Unanswered as error:
-            silent = f"the coordinator at {self.url} gave no answer to 'stage': {error}"
-            raise Unreachable(silent, url=self.url) from error
-        if answer.kind != PACKED:
+        answer = yield from self._asking_again(STAGE, calls.encode(terms), timeout_s, "stage")
+        if _kind(answer) != PACKED:
             raise calls.decode_error(answer.body, "stage")
         return answer.body
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle, self._is_closed = self._idle, [], True
+            idle, self._is_closed = self._idle.copy(), True
+            self._idle.clear()
         for connection in idle:
             connection.close()
 
     # Requests
 
-    def _ask(self, path: str, body: bytes, kind: str, timeout_s: float) -> _Answer:
+    def _asking_again(self, name: str, body: bytes, timeout_s: float, what: str) -> Waits[Response]:
+        """A request that may be made again, whatever became of it."""
         try:
-            connection = self._connection(timeout_s)
-        except _NotSent as error:
-            raise Unreachable(f"the coordinator at {self.url} does not answer: {error}", url=self.url) from error
-        try:
-            connection.sock.settimeout(min(timeout_s, ANSWER_S_MAX))
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it was refused before all was sent
-                connection.request("POST", path, body, {**self._headers, "Content-Type": kind})
-            response = connection.getresponse()
-            answer = _Answer(response.status, response.headers.get("Content-Type", ""), response.read())
-            if answer.kind not in (PACKED, JSON):
-                raise _Unanswered(f"it failed with status {answer.status}")
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, OSError | http.client.HTTPException):
-                raise _Unanswered(_reason(error, timeout_s)) from error
-            raise
-        self._heard(response)
-        self._keep(connection, response)
-        return answer
+            return (yield from self._asking(name, body, JSON, timeout_s))
+        except _Unanswered as error:
+            silent = f"the coordinator at {self.url} gave no answer to '{what}': {error}"
+            raise Unreachable(silent, url=self.url) from error
 
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+    def _asking(self, name: str, body: bytes, kind: str, timeout_s: float) -> Waits[Response]:
+        """A request on a connection of its own, which is closed unless it has brought a whole answer."""
+        deadline = deadline_in(min(timeout_s, ANSWER_S_MAX))
+        connection = yield from self._connecting(timeout_s)
+        response: Response | None = None
+        try:
+            head = head_of_post(path_of(self._version, name), {**self._headers, "Content-Type": kind}, len(body))
+            response = yield from exchanging(connection, head, body, deadline)
+        except (OSError, BadResponse) as error:
+            raise _Unanswered(_reason(error, timeout_s)) from error
+        finally:
+            self._keep(connection, response)
+        if _kind(response) not in (PACKED, JSON):
+            raise _Unanswered(f"it failed with status {response.status}")
+        self._heard(response)
+        return response
+
+    def _connecting(self, timeout_s: float) -> Waits[socket.socket]:
+        """The connection that was used last if it is open, or a new one; raises `Unreachable`: nothing was sent."""
         with self._lock:
             while self._idle:
-                if not _has_ended(connection := self._idle.pop()):
+                # Where something can be read and nothing is expected, the other side has closed.
+                if not is_readable(connection := self._idle.pop()):
                     return connection
                 connection.close()
-        if self._context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=min(CONNECT_TIMEOUT_S, timeout_s))
-        else:
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=min(CONNECT_TIMEOUT_S, timeout_s), context=self._context
-            )
+        deadline = deadline_in(min(CONNECT_TIMEOUT_S, timeout_s))
         try:
-            connection.connect()
+            return (yield from connecting(self._host, self._port, self._context, deadline))
         except OSError as error:
-            connection.close()
-            raise _NotSent(_reason(error, CONNECT_TIMEOUT_S)) from error
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return connection
+            silent = f"the coordinator at {self.url} does not answer: {_reason(error, CONNECT_TIMEOUT_S)}"
+            raise Unreachable(silent, url=self.url) from error
 
-    def _heard(self, response: http.client.HTTPResponse) -> None:
+    def _heard(self, response: Response) -> None:
         self._heard_at = time.monotonic()
-        said = response.headers.get(NEWEST, "")
-        if said.isdecimal():
+        said = response.headers.get(_NEWEST, b"")
+        if said.isdigit() and len(said) <= _DIGITS_MAX:
             self.newest = max(self.newest, int(said))
 
-    def _keep(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    def _keep(self, connection: socket.socket, response: Response | None) -> None:
+        """Keep a connection, or close it: what is left of an answer must not be taken for that to another request."""
         with self._lock:
-            is_kept = not (response.will_close or self._is_closed)
+            is_kept = response is not None and not response.closes and not self.root._is_closed
             if is_kept:
                 self._idle.append(connection)
         if not is_kept:
             connection.close()
 
 
-def _has_ended(connection: http.client.HTTPConnection) -> bool:
-    """Whether there is something to be read where nothing is expected: then the other side has closed."""
-    poll = select.poll()
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
+def _kind(response: Response) -> str:
+    return response.headers.get(_KIND, b"").decode("latin-1")
 
 
 def _reason(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout_s:g} s"
-    if isinstance(error, http.client.RemoteDisconnected):
-        return "the connection was closed"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.partition("\n")[0]

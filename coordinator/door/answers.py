@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from omniray.coordinator.door.messages import AnswerMessage, ErrorMessage, ViolationBody, decode_answer, encode
+from omniray.coordinator.door.messages import (
+    VERSION,
+    AnswerMessage,
+    ErrorMessage,
+    ViolationBody,
+    decode_answer,
+    encode,
+)
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import OmnirayError, error_of_kind
 from omniray.engine.judge.resolution import WriteResult
 from omniray.engine.judge.verdict import Violation
 
 
-def encode_reply(answer: WriteAnswer | OmnirayError) -> bytes:
+def encode_reply(answer: WriteAnswer | OmnirayError, version: int = VERSION) -> bytes:
+    """The answer to a write, in the version of its message."""
     if isinstance(answer, OmnirayError):
-        return encode(ErrorMessage(kind=answer.kind, text=answer.message, facts=answer.facts))
+        return encode(ErrorMessage(kind=answer.kind, text=answer.message, facts=answer.facts), version)
     result = answer.result
     return encode(
         AnswerMessage(
@@ -24,7 +32,8 @@ def encode_reply(answer: WriteAnswer | OmnirayError) -> bytes:
             versions=dict(result.versions),
             repeated=result.repeated,
             unfit=[ViolationBody(**asdict(violation)) for violation in answer.unfit],
-        )
+        ),
+        version,
     )
 
 

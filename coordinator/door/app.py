@@ -5,8 +5,11 @@
     POST /v1/stage                      a file to be staged by the workers, and the part that they made of it
     POST /v1/call/<name>                any other call: JSON as `calls.py` has it
 
-A request brings the door's secret, the line that it is for, and the place that it read the door's record from. All of
-that is checked, and room for the body is taken, before a byte of the body is read.
+The number is the version of the messages; a request is answered in its own. One of an unknown version is refused by
+name, in JSON that every version reads.
+
+A request brings the door's secret, the line of the branch that it is for, and the place that it read the door's record
+from. All of that is checked, and room for the body is taken, before a byte of the body is read.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from typing import Protocol
 from omniray.coordinator.door import paths
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS, Call, encode_error
 from omniray.coordinator.door.http_server import Message, Receive, Scope, Send
-from omniray.coordinator.door.messages import BYTES_MAX
-from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE
+from omniray.coordinator.door.messages import BYTES_MAX, refuse_unknown_version
+from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE, parsed_path
 from omniray.engine.base.errors import (
     InputError,
     LineOwned,
@@ -34,6 +37,7 @@ from omniray.engine.base.errors import (
     Unauthenticated,
     Unreachable,
 )
+from omniray.engine.base.ulids import is_ulid
 
 log = logging.getLogger("omniray")
 
@@ -52,28 +56,31 @@ class Reply:
     body: bytes
 
 
+CarryOut = Callable[[bytes], Awaitable[Reply]]
+
+
 class House(Protocol):
-    """What lies behind a door: the owner of one branch's line."""
+    """What lies behind a door: the owner of main's line, which hosts the other branches of the graph, too."""
 
     @property
-    def line(self) -> str: ...
+    def line(self) -> str:
+        """Main's."""
 
     @property
     def places(self) -> Collection[str]:
         """Where the door's record lies and has lain; empty until it is put."""
 
     @property
-    def newest(self) -> int:
-        """The number of the newest object of the line, which every answer tells."""
-
-    @property
     def is_ready(self) -> bool: ...
 
-    async def write(self, sent: bytes) -> Reply: ...
+    def newest_of(self, line: str) -> int | None:
+        """The number of the newest object of a line, which every answer tells; None if the line is not open here."""
 
-    async def call(self, call: Call, arguments: bytes) -> Reply: ...
+    async def write(self, line: str, sent: bytes, version: int) -> Reply: ...
 
-    async def stage(self, arguments: bytes) -> Reply:
+    async def call(self, line: str, call: Call, arguments: bytes) -> Reply: ...
+
+    async def stage(self, line: str, arguments: bytes) -> Reply:
         """Have a file staged as a part of a load."""
 
     def metrics(self) -> str: ...
@@ -110,12 +117,12 @@ class DoorApp:
                 await _send(send, 404, b"", _TEXT, closes=True)
 
     async def _asked(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
-        limit = BYTES_MAX if path == WRITE else ARGUMENTS_BYTES_MAX
         taken = 0
         try:
-            self._admit(headers)
-            carry_out, kind = self._chosen(path)
-            size = _size(headers, limit)
+            line = self._admitted(headers)
+            version, name = parsed_path(path)
+            carry_out, kind = self._chosen(path, version, name, line)
+            size = _size(headers, BYTES_MAX if name == WRITE else ARGUMENTS_BYTES_MAX)
             if size > self._room:
                 raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
             taken, self._room = size, self._room - size
@@ -129,19 +136,22 @@ class DoorApp:
             return
         finally:
             self._room += taken
-        await _send(send, reply.status, reply.body, kind, newest=self._house.newest)
+        await _send(send, reply.status, reply.body, kind, newest=self._house.newest_of(line))
 
-    def _chosen(self, path: str) -> tuple[Callable[[bytes], Awaitable[Reply]], bytes]:
+    def _chosen(self, path: str, version: int, name: str, line: str) -> tuple[CarryOut, bytes]:
         """What carries out a request, and the kind of its answer."""
-        match path:
+        if name != path:
+            refuse_unknown_version(version)
+        match name:
             case paths.WRITE:
-                return self._house.write, _PACKED
+                return partial(self._house.write, line, version=version), _PACKED
             case paths.STAGE:
-                return self._house.stage, _PACKED
+                return partial(self._house.stage, line), _PACKED
             case _:
-                return partial(self._house.call, _call(path)), _JSON
+                return partial(self._house.call, line, _call(path, name)), _JSON
 
-    def _admit(self, headers: Mapping[bytes, bytes]) -> None:
+    def _admitted(self, headers: Mapping[bytes, bytes]) -> str:
+        """The line that a request is for; raises why it is not taken."""
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._credential):
             raise Unauthenticated("the coordinator does not know this secret: read the door's record again")
         is_ready = self._house.is_ready  # first: one that begins puts its record a moment before it knows the place
@@ -153,8 +163,10 @@ class DoorApp:
                 "'omniray recover --take-over' frees the copy",
                 line=self._house.line,
             )
-        if headers.get(_LINE, b"").decode("latin-1") != self._house.line:
+        line = headers.get(_LINE, b"").decode("latin-1")
+        if not is_ulid(line):
             raise NotFound("this coordinator does not serve that branch", line=self._house.line)
+        return line
 
 
 class _Left(Exception):
@@ -165,11 +177,11 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-def _call(path: str) -> Call:
-    name = path.removeprefix(CALL)
-    if not path.startswith(CALL) or name not in CALLS:
+def _call(path: str, name: str) -> Call:
+    called = name.removeprefix(CALL)
+    if not name.startswith(CALL) or called not in CALLS:
         raise NotFound(f"no call {path[:80]!r}; there are {', '.join(CALLS)}")
-    return CALLS[name]
+    return CALLS[called]
 
 
 def _size(headers: Mapping[bytes, bytes], limit: int) -> int:

@@ -14,6 +14,8 @@ import msgspec
 
 from omniray.coordinator.door.status import Status
 from omniray.engine.base.errors import InputError, OmnirayError, StorageError, error_of_kind
+from omniray.engine.branches.branches import BranchChange
+from omniray.engine.branches.merge_result import MergeResult
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
 from omniray.engine.recovery.recoverer import RecoveryReport
@@ -57,6 +59,52 @@ class StageTerms(msgspec.Struct, frozen=True):
     format: str | None = None
 
 
+class _BranchTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the verbs of branches have in common; a verb is carried out once for its `txn_id`."""
+
+    name: str
+    txn_id: str
+    actor: str = ""
+    tenant: str = ""
+    message: str = ""
+
+
+class CreateTerms(_BranchTerms, frozen=True, kw_only=True):
+    """`start`: a branch, a commit or a time that the new branch begins with; main's head if it is not given."""
+
+    start: str | None = None
+
+
+class DeleteTerms(_BranchTerms, frozen=True, kw_only=True):
+    force: bool = False
+
+
+class RenameTerms(_BranchTerms, frozen=True, kw_only=True):
+    new_name: str
+
+
+class MergeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A merge into the branch that is asked; `source` is a branch, or a commit of one."""
+
+    source: str
+    txn_id: str
+    on_conflict: str = "fail"
+    actor: str = ""
+    tenant: str = ""
+    message: str = ""
+
+
+class RevertCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A revert on the branch that is asked."""
+
+    commit_id: str
+    txn_id: str
+    on_conflict: str = "fail"
+    actor: str = ""
+    tenant: str = ""
+    message: str = ""
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """An error instead of an answer."""
 
@@ -86,9 +134,17 @@ SWEEP = Call("sweep", SweepTerms, SweepReport)
 STAGE = Call("stage", StageTerms, bytes)
 REPAIR = Call("repair", RepairTerms, RepairReport)
 DOWN = Call("down", Nothing, None)
+BRANCH_CREATE = Call("branch_create", CreateTerms, BranchChange)
+BRANCH_DELETE = Call("branch_delete", DeleteTerms, BranchChange)
+BRANCH_RENAME = Call("branch_rename", RenameTerms, BranchChange)
 
+MERGE = Call("merge", MergeCall, MergeResult)
+REVERT = Call("revert", RevertCall, MergeResult)
+
+_OF_BRANCHES = (BRANCH_CREATE, BRANCH_DELETE, BRANCH_RENAME, MERGE, REVERT)
 CALLS: Mapping[str, Call] = {
-    call.name: call for call in (NEWEST, STATUS, FLUSH, RECOVER, OUTCOME, ABANDON, HOLD, SWEEP, REPAIR, DOWN)
+    call.name: call
+    for call in (NEWEST, STATUS, FLUSH, RECOVER, OUTCOME, ABANDON, HOLD, SWEEP, REPAIR, DOWN, *_OF_BRANCHES)
 }
 
 

@@ -5,6 +5,7 @@ Rows are Arrow streams inside (`arrow_stream`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,11 @@ from omniray.engine.base.messages import Form, encoded_message
 
 VERSION = 1
 VERSIONS = (1,)
-"""The versions that this omniray understands."""
+"""The versions that this omniray understands: the current one and the one before, so that a rolling restart works.
+
+A coordinator says which it speaks in the record of its door. A client speaks the newest that both know, and is answered
+in that.
+"""
 
 BYTES_MAX = 512 << 20
 
@@ -35,6 +40,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     schema_hash: str
     fresh: bool
     began: int = 0
+    message: str = ""
 
 
 class LoadMessage(_Message, frozen=True, kw_only=True, tag="load"):
@@ -121,7 +127,36 @@ _WRITES = Form(WriteMessage, VERSIONS, BYTES_MAX)
 _ANSWERS = Form(AnyAnswer, VERSIONS, BYTES_MAX)
 
 
-def encode(message: WriteMessage | AnyAnswer) -> bytes:
+def agreed_version(spoken: Sequence[int], by: str) -> int:
+    """The newest version that a coordinator speaks and this omniray understands; `by` names the coordinator."""
+    common = set(spoken) & set(VERSIONS)
+    if not common:
+        raise InputError(
+            f"{by} speaks version {_listed(spoken)} of the messages, and this omniray {_listed(VERSIONS)}: {_ADVICE}",
+            spoken=list(spoken),
+        )
+    return max(common)
+
+
+def refuse_unknown_version(version: int) -> None:
+    """Raise unless a request's version is one that this omniray understands."""
+    if version not in VERSIONS:
+        raise InputError(
+            f"a request of version {version}, and this omniray understands {_listed(VERSIONS)}: {_ADVICE}",
+            version=version,
+        )
+
+
+_ADVICE = "use the same release of omniray on both sides, or two that follow each other"
+
+
+def _listed(versions: Sequence[int]) -> str:
+    return ", ".join(map(str, versions)) or "none"
+
+
+def encode(message: WriteMessage | AnyAnswer, version: int = VERSION) -> bytes:
+    if message.version != version:
+        message = msgspec.structs.replace(message, version=version)
     encoded = encoded_message(message)
     if len(encoded) > BYTES_MAX:
         raise InputError(

@@ -1,4 +1,6 @@
-"""The messages between a publisher and the owners of its table queues: their shapes, and the versions of them.
+"""The messages between publishers and the owners of their table queues: their shapes, and the versions of them.
+
+Every message names the line of its branch, since an owner works for all branches.
 
 Rows are Arrow streams inside, pins are JSON as in the line: so what a later omniray adds to a pin gets through.
 """
@@ -31,11 +33,16 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True, tag_field="case"):
 # Asked
 
 
+class _Asked(_Message, frozen=True, kw_only=True):
+    """`line` is that of the branch, by whose schema the rest is read."""
+
+    line: str
+
+
 class BaseBody(msgspec.Struct, frozen=True):
-    """The fields of `Base`; of its pins those of the tables in this message."""
+    """The fields of `Base` but for its line; of its pins those of the tables in this message."""
 
     pins: dict[str, memoryview]
-    line: str
     landed_through: int
     finalised_through: int
 
@@ -70,7 +77,7 @@ class SelectBody(_Case, frozen=True, kw_only=True, tag="select"):
 QuestionBody = ExistingBody | MatchingBody | ScanBody | SelectBody
 
 
-class ReadMessage(_Message, frozen=True, kw_only=True, tag="read"):
+class ReadMessage(_Asked, frozen=True, kw_only=True, tag="read"):
     base: BaseBody
     questions: list[QuestionBody]
 
@@ -88,7 +95,7 @@ class WriteBody(_Case, frozen=True, kw_only=True, tag="write"):
 
 class RestoreBody(_Case, frozen=True, kw_only=True, tag="restore"):
     source: memoryview
-    head: int
+    head: int | None = None
 
 
 class AdoptBody(_Case, frozen=True, kw_only=True, tag="adopt"):
@@ -109,12 +116,12 @@ class StageBody(msgspec.Struct, frozen=True):
     change: WriteBody | RestoreBody | AdoptBody | CreateBody
 
 
-class StageMessage(_Message, frozen=True, kw_only=True, tag="stage"):
+class StageMessage(_Asked, frozen=True, kw_only=True, tag="stage"):
     base: BaseBody
     stages: list[StageBody]
 
 
-class DropMessage(_Message, frozen=True, kw_only=True, tag="drop"):
+class DropMessage(_Asked, frozen=True, kw_only=True, tag="drop"):
     table_keys: list[str]
 
 
@@ -159,6 +166,14 @@ class FailedMessage(_Message, frozen=True, kw_only=True, tag="failed"):
     error: ErrorBody
 
 
+class Address(msgspec.Struct, frozen=True):
+    """What all that is asked has in common."""
+
+    version: int
+    line: str
+
+
+ADDRESS = Form(Address, VERSIONS, ASKED_BYTES_MAX)
 READ = Form(ReadMessage, VERSIONS, ASKED_BYTES_MAX)
 STAGE = Form(StageMessage, VERSIONS, ASKED_BYTES_MAX)
 DROP = Form(DropMessage, VERSIONS, ASKED_BYTES_MAX)

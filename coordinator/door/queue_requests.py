@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from omniray.coordinator.door.questions import Existing, Matching, Question, Scan, Select
 from omniray.coordinator.door.queue_messages import (
+    ADDRESS,
     DROP,
     READ,
     STAGE,
+    Address,
     AdoptBody,
     BaseBody,
     CreateBody,
@@ -48,22 +50,23 @@ _VALUE = "value"
 
 def encode_read(base: Base, questions: Sequence[Question]) -> bytes:
     of = [question.type.table_key for question in questions]
-    return READ.encode(ReadMessage(base=_base_body(base, of), questions=[_question_body(one) for one in questions]))
+    bodies = [_question_body(one) for one in questions]
+    return READ.encode(ReadMessage(line=base.line, base=_base_body(base, of), questions=bodies))
 
 
 def encode_stage(base: Base, stages: Sequence[TableStage]) -> bytes:
     of = [stage.announced.table_key for stage in stages]
     bodies = [StageBody(stage.announced, _change_body(stage.change)) for stage in stages]
-    return STAGE.encode(StageMessage(base=_base_body(base, of), stages=bodies))
+    return STAGE.encode(StageMessage(line=base.line, base=_base_body(base, of), stages=bodies))
 
 
-def encode_drop(table_keys: Sequence[str]) -> bytes:
-    return DROP.encode(DropMessage(table_keys=list(table_keys)))
+def encode_drop(line: str, table_keys: Sequence[str]) -> bytes:
+    return DROP.encode(DropMessage(line=line, table_keys=list(table_keys)))
 
 
 def _base_body(base: Base, table_keys: Iterable[str]) -> BaseBody:
     pins: dict[str, Any] = {key: encode_pin(base.pins[key]) for key in table_keys if key in base.pins}
-    return BaseBody(pins, base.line, base.landed_through, base.finalised_through)
+    return BaseBody(pins, base.landed_through, base.finalised_through)
 
 
 def _question_body(question: Question) -> QuestionBody:
@@ -117,17 +120,23 @@ def _write_body(write: TableWrite) -> WriteBody:
 # Arriving
 
 
+def line_of(data: bytes) -> str:
+    """The line of the branch that a message is for; the rest of it can be read by the schema of that branch."""
+    address: Address = ADDRESS.decode(data)
+    return address.line
+
+
 def decode_read(data: bytes, schema: Schema) -> tuple[Base, list[Question]]:
     """The look-ups in a message, checked against the schema; raises `InputError` for anything else."""
     message: ReadMessage = READ.decode(data)
-    base = _base(message.base, schema)
+    base = _base(message.base, message.line, schema)
     return base, [_question(body, base, schema) for body in message.questions]
 
 
 def decode_stage(data: bytes, schema: Schema) -> tuple[Base, list[TableStage]]:
     """The stages in a message, checked against the schema and the base; raises `InputError` for anything else."""
     message: StageMessage = STAGE.decode(data)
-    base = _base(message.base, schema)
+    base = _base(message.base, message.line, schema)
     return base, [_stage(body, base, schema) for body in message.stages]
 
 
@@ -136,9 +145,9 @@ def decode_drop(data: bytes, schema: Schema) -> list[str]:
     return [_type(key, schema).table_key for key in message.table_keys]
 
 
-def _base(body: BaseBody, schema: Schema) -> Base:
+def _base(body: BaseBody, line: str, schema: Schema) -> Base:
     pins = {_type(key, schema).table_key: read_pin(data, key) for key, data in body.pins.items()}
-    return Base(pins, body.line, body.landed_through, body.finalised_through)
+    return Base(pins, line, body.landed_through, body.finalised_through)
 
 
 def read_pin(data: memoryview, table_key: str) -> Pin:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from omniray.coordinator.door.messages import VERSIONS
 from omniray.engine.base.errors import InvariantViolation
 from omniray.engine.line.commit_object import DOOR, CommitObject
 from omniray.engine.store.object_store import ObjectStore
@@ -26,15 +27,19 @@ _EPOCH_DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class DoorRecord:
-    """Where a door is and what it wants to hear. `certificate`: the only one that it may show, as PEM."""
+    """Where a door is and what it wants to hear. `certificate`: the only one that it may show, as PEM.
+
+    `versions`: of the messages that it understands; a record that says none is of a release that spoke only the first.
+    """
 
     url: str
     secret: str = field(repr=False)
     certificate: str = field(default="", repr=False)
+    versions: tuple[int, ...] = (1,)
 
     @classmethod
     def new(cls, url: str, certificate: str = "") -> DoorRecord:
-        return cls(url, secrets.token_urlsafe(32), certificate)
+        return cls(url, secrets.token_urlsafe(32), certificate, VERSIONS)
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)

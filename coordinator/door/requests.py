@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from omniray.coordinator.door.messages import (
+    VERSION,
     Head,
     LoadMessage,
     MutationMessage,
@@ -25,7 +26,7 @@ from omniray.coordinator.door.messages import (
     encode,
 )
 from omniray.engine.base.errors import InputError, NotFound
-from omniray.engine.base.principal import Author
+from omniray.engine.base.principal import Author, checked_message
 from omniray.engine.base.ulids import is_ulid
 from omniray.engine.judge.keylog import PackedKeys, key_columns
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
@@ -54,14 +55,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Sending
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: Request, version: int = VERSION) -> bytes:
+    """The write as a message of a version."""
     match request:
         case LoadRequest():
-            return encode(_load_message(request))
+            return encode(_load_message(request), version)
         case MutationRequest():
-            return encode(_mutation_message(request))
+            return encode(_mutation_message(request), version)
         case PreparedRequest():
-            return encode(_prepared_message(request))
+            return encode(_prepared_message(request), version)
     raise TypeError(f"{type(request).__name__} has no message")
 
 
@@ -69,7 +71,7 @@ def _head(header: Header) -> Head:
     return Head(
         commit_id=header.commit_id, kind=header.kind, actor=header.author.actor, tenant=header.author.tenant,
         expected_versions=dict(header.expected_versions), payload_hash=header.payload_hash,
-        schema_hash=header.schema_hash, fresh=header.fresh, began=header.began,
+        schema_hash=header.schema_hash, fresh=header.fresh, began=header.began, message=header.message,
     )  # fmt: skip
 
 
@@ -216,6 +218,7 @@ def _header(head: Head, schema: Schema) -> Header:
     return Header(
         head.commit_id, head.kind, Author(head.actor, head.tenant), head.expected_versions, head.payload_hash,
         head.schema_hash, head.fresh, _at_least_zero(head.began, "the number at which a write began"),
+        checked_message(head.message),
     )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omniray.engine.line.branch_id import MAIN
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -21,7 +23,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a coordinator at one moment."""
+    """The state of a coordinator at one moment, and of one branch that it serves: what it counts is of that alone."""
 
     uri: str
     url: str
@@ -40,6 +42,8 @@ class Status:
     recovered: int
     trouble: str  # the error that stops the reconciler's recovery, if any
     queue_owners: int
+    branch: str = MAIN
+    hosted: tuple[str, ...] = ()  # the other branches that are open to writes now
 
     @property
     def pending_finalisations(self) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from omniray.coordinator.rounds.fitting import misfits
 from omniray.coordinator.rounds.together import judge_together, runs
 from omniray.engine.base.errors import (
+    BranchGone,
     Conflict,
     ExpectedVersionMismatch,
     GraphGone,
@@ -107,7 +108,7 @@ class _Round:
         try:
             _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
             resolution = request.resolve(self.overlay, self._schema)
-        except GraphGone:  # it is bad input to whoever opens a graph, but here it ends the publisher
+        except (GraphGone, BranchGone):  # bad input to whoever opens a graph or a branch, but here the publisher ends
             raise
         except (InputError, Conflict, TableDrift) as error:  # drift refuses only the writes that read the table
             self.answers[request.header.commit_id] = _naming_winner(error, self.overlay)

@@ -76,6 +76,11 @@ class Point(StrEnum):
     SWEEP_BEFORE_DELETE = "sweep.before_delete"
     SWEEP_AFTER_DELETE = "sweep.after_delete"
 
+    BRANCH_BEFORE_PUT = "branch.before_put"
+    BRANCH_AFTER_BIND = "branch.after_bind"
+    BRANCH_AFTER_MARK = "branch.after_mark"
+    BRANCH_AFTER_CLOSE = "branch.after_close"
+
     REPAIR_BEFORE_ACT = "repair.before_act"
     REPAIR_AFTER_ASIDE = "repair.after_aside"
     REPAIR_AFTER_FINAL_NAME = "repair.after_final_name"

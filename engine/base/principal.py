@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from omniray.engine.base.errors import InputError
 
 NAME_CHARS_MAX = 256
+MESSAGE_CHARS_MAX = 4096
 _NAME_SHOWN_MAX = 80
 
 
@@ -24,3 +25,10 @@ class Author:
                 raise InputError(
                     f"invalid {what} {shown}: must be one line of at most {NAME_CHARS_MAX} printable characters"
                 )
+
+
+def checked_message(message: str) -> str:
+    """What an author says about a write."""
+    if not isinstance(message, str) or len(message) > MESSAGE_CHARS_MAX:
+        raise InputError(f"invalid message: must be text of at most {MESSAGE_CHARS_MAX} characters")
+    return message

@@ -35,3 +35,11 @@ def checked_txn_id(txn_id: str) -> str:
             "give it again when the same write is tried again"
         )
     return canonical
+
+
+def checked_commit_id(commit_id: str) -> str:
+    """The id of a commit in its canonical spelling; raises `InputError` if it is no ULID."""
+    canonical = commit_id.upper() if isinstance(commit_id, str) else ""
+    if not is_ulid(canonical):
+        raise InputError(f"{commit_id!r} is not a commit id; 'omniray history' shows them")
+    return canonical

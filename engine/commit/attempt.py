@@ -33,7 +33,16 @@ from omniray.engine.commit.staging import Base, StagedPin, Stager, TableStage, T
 from omniray.engine.commit.table_change import TableChange, announced
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.resolution import Affected
-from omniray.engine.line.commit_object import Commit, CommitObject, Fate, Remark, follow, remarked
+from omniray.engine.line.commit_object import (
+    NOTHING_MORE,
+    Commit,
+    CommitObject,
+    Fate,
+    MergedParent,
+    Remark,
+    follow,
+    remarked,
+)
 from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.sidecar import Sidecar, SidecarIntent
@@ -111,14 +120,16 @@ class Attempts:
         *,
         finalised_through: int,
         remarks: Iterable[Remark] = (),
+        contains: Mapping[str, int] = NOTHING_MORE,
     ) -> CommitObject:
-        """The object that pins what was staged; waiting remarks are recorded with it."""
+        """The object that pins what was staged; waiting remarks are recorded with it. A merge takes in `contains`."""
         ours = follow(
             attempt.base,
             op_id=attempt.operation_id,
             changed={key: staged.pin for key, staged in attempt.staged.items()},
             commits=commits,
             finalised_through=finalised_through,
+            contains=contains,
         )
         attempt.ours = reduce(remarked, remarks, ours)
         return attempt.ours
@@ -180,15 +191,19 @@ class Described(Protocol):
     @property
     def payload_hash(self) -> str: ...
 
+    @property
+    def message(self) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class SystemWrite:
-    """A write that is never sent again: creation, repair."""
+    """A write that is no intent: creation, repair, a verb of branches. Without a hash it is never sent again."""
 
     commit_id: str
     kind: str
     author: Author
     payload_hash: str = ""
+    message: str = ""
 
 
 def commit_time_us(base: CommitObject) -> int:
@@ -200,7 +215,14 @@ def commit_time_us(base: CommitObject) -> int:
 
 
 def commit_of(
-    write: Described, at_us: int, tables: Iterable[str], affected: Affected = NOTHING, rejected: int = 0
+    write: Described,
+    at_us: int,
+    tables: Iterable[str],
+    affected: Affected = NOTHING,
+    rejected: int = 0,
+    *,
+    merged: tuple[MergedParent, ...] = (),
+    outcome: str = "",
 ) -> Commit:
     """The record of a write in the object that commits it."""
     return Commit(
@@ -214,4 +236,7 @@ def commit_of(
         nodes=affected.nodes,
         edges=affected.edges,
         rejected=rejected,
+        message=write.message,
+        merged=merged,
+        outcome=outcome,
     )

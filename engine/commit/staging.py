@@ -163,8 +163,7 @@ class TableStager:
                 self._cache.follow(table, version, removed=write.replaced[ID])
                 return self._pinned(base.pins[table_key], version, content=transaction)
             case Restore(source=source, head=head):
-                type = self._branch.schema.by_table_key[table_key]
-                newest = VersionReader(self._branch.store).open_foreign(type, source.path, head)
+                newest = self.open(base, table_key) if head is None else self._foreign(table_key, source, head)
                 version = self._storage.commit_restored(newest, source, transaction)
                 return self._pinned(base.pins[table_key], version, content=source.content)
             case Adopt(version=number, rows=rows):
@@ -175,6 +174,12 @@ class TableStager:
                 for file, data in first.files.items():
                     self._branch.store.put(file, data)
                 return StagedPin(Pin(table_id, path, 1, transaction, 0, content=transaction), tuple(first.files))
+
+    def _foreign(self, table_key: str, source: Pin, head: int) -> Table:
+        """A table's newest final version, which a foreign writer made."""
+        return VersionReader(self._branch.store).open_foreign(
+            self._branch.schema.by_table_key[table_key], source.path, head
+        )
 
     def _written(self, table: Table, write: TableWrite, transaction: str) -> StagedVersion:
         change = self._changed(table, write)

@@ -17,10 +17,14 @@ from omniray.engine.tables.storage import EmptyVersion, StagedRows
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """The table gets the rows of another pinned version, as the version after `head`, its newest one."""
+    """The table gets the rows of another pinned version, of this line or another.
+
+    They become the version after the pinned one or, where a foreign writer went beyond it, after its final version
+    `head`.
+    """
 
     source: Pin
-    head: int
+    head: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ def announced(base: CommitObject, table_key: str, change: TableChange) -> Sideca
             pin = base.pins[table_key]
             return SidecarTable(table_key, pin.path, pin.version, str(uuid.uuid4()), files)
         case Restore(head=head):
-            return SidecarTable(table_key, base.pins[table_key].path, head, str(uuid.uuid4()))
+            pin = base.pins[table_key]
+            return SidecarTable(table_key, pin.path, pin.version if head is None else head, str(uuid.uuid4()))
         case Adopt(version=version, transaction=transaction):
             return SidecarTable(table_key, base.pins[table_key].path, version - 1, transaction)
         case Create(path=path, first=first):

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
-from omniray.engine.base.errors import InputError, InvariantViolation, NotFound
+from omniray.engine.base.errors import InputError, InvariantViolation
 from omniray.engine.base.ulids import is_ulid
-from omniray.engine.history.lineage_entry import CommitId, LineageEntry, Step, entries_of
+from omniray.engine.history.lineage_entry import CommitId, LineageEntry, Step, entries_of, us_of
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject, Pin, Recovery, reaches
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject, Pin, Recovery, reaches
 
 READS_MAX = 8
 STEPS_AT_ONCE = 1024
@@ -34,24 +34,48 @@ class LandedCommit(NamedTuple):
     versions: dict[str, int]
 
 
+Moment: TypeAlias = str | datetime
+"""A commit by its id, or the newest one at or before a time."""
+
+
+class MergedCommits(Protocol):
+    """Finds commits that came to a line with its merges (`merged_commits.py`)."""
+
+    def find(self, commit_ids: Collection[str], newest: CommitObject, lineage: Lineage) -> list[LineageEntry]:
+        """The entries of those among the ids, as of one object of the line."""
+
+
 class Lineage:
-    """Reads manifest and line as one. `newest` gives the newest object of the line."""
+    """Reads manifest and line as one. `newest` gives the newest object of the line.
 
-    def __init__(self, log: CommitLog, manifest: Manifest, newest: Callable[[], CommitObject]) -> None:
-        self._log, self._manifest, self._newest = log, manifest, newest
+    With `merged`, look-ups of a commit by its id also find those that came to the line with a merge.
+    """
 
-    def entries(self, limit: int | None) -> list[LineageEntry]:
-        """The commits, newest first."""
-        unfolded, folded_through = self._read(self._newest())
-        folded = (entry for entry in self._manifest.commits() if entry.seq <= folded_through)
-        newest_first = itertools.chain((entry for entry, _ in _commits(unfolded, folded_through)), folded)
-        return list(itertools.islice(newest_first, _checked(limit)))
+    def __init__(
+        self,
+        log: CommitLog,
+        manifest: Manifest,
+        newest: Callable[[], CommitObject],
+        merged: MergedCommits | None = None,
+    ) -> None:
+        self._log, self._manifest, self._newest, self._merged = log, manifest, newest, merged
+
+    def newest(self) -> CommitObject:
+        """The newest object of the line; raises `BranchGone` if the branch was deleted."""
+        return self._newest()
+
+    def entries(self, newest: CommitObject, through: int = SEQ_MAX) -> Iterator[LineageEntry]:
+        """The commits up to `newest`, or only those up to a number, newest first; reads only as many as are taken."""
+        unfolded, folded_through = self._read(newest)
+        yield from (entry for entry, _ in _commits(unfolded, folded_through) if entry.seq <= through)
+        last = min(folded_through, newest.seq, through)
+        yield from (entry for entry in self._manifest.commits() if entry.seq <= last)
 
     def recoveries(self, limit: int | None) -> list[Recovery]:
         """What recoveries did, newest first."""
         unfolded, folded_through = self._read(self._newest())
         newest_first = itertools.chain(_recoveries(unfolded, folded_through), self._manifest.recoveries(folded_through))
-        return list(itertools.islice(newest_first, _checked(limit)))
+        return list(itertools.islice(newest_first, checked_limit(limit)))
 
     def commit_ids(self, newest: CommitObject) -> Iterator[CommitId]:
         """The ids of the commits up to one object of the line, newest first; reads only as many as are taken."""
@@ -63,7 +87,7 @@ class Lineage:
         yield from (one for one in self._manifest.commit_ids() if one.seq <= last)
 
     def commit(self, commit_id: str) -> LandedCommit | None:
-        """The commit with an id; None if there is none in the line as it is now."""
+        """The commit with an id; None if there is none in the line as it is now, and none came with a merge."""
         return self.find(commit_id, self._newest())
 
     def find(self, commit_id: str, newest: CommitObject) -> LandedCommit | None:
@@ -71,7 +95,21 @@ class Lineage:
         return self.landed([commit_id], newest).get(commit_id)
 
     def landed(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
-        """The same for many ids, with one read of the line and at most two of the manifest."""
+        """The same for many ids, with one read of the line and at most two of the manifest, if no merge is asked."""
+        found = self.landed_here(commit_ids, newest)
+        return self.merged(set(commit_ids) - found.keys(), newest) | found
+
+    def merged(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
+        """The commits among these ids that landed on another line and came with a merge.
+
+        They have no versions: those of the other line mean nothing here.
+        """
+        if self._merged is None or not commit_ids:
+            return {}
+        return {e.commit_id: LandedCommit(e, {}) for e in self._merged.find(commit_ids, newest, self)}
+
+    def landed_here(self, commit_ids: Collection[str], newest: CommitObject) -> dict[str, LandedCommit]:
+        """The commits among these ids that landed on this line itself."""
         wanted = set(commit_ids)
         if not wanted:
             return {}
@@ -123,37 +161,64 @@ class Lineage:
             if obj.seq > max(after, folded_through) and (pins := obj.introduced()):
                 yield Step(obj.seq, tuple(commit.commit_id for commit in obj.commits), pins)
 
+    def change_numbers(self, after: int, newest: CommitObject) -> list[int]:
+        """The numbers above `after` of commits up to `newest` that changed tables, in order; one for each commit."""
+        unfolded, folded_through = self._read(newest)
+        folded_through = min(folded_through, newest.seq)
+        numbers = self._manifest.change_numbers(after, folded_through) if after < folded_through else []
+        for obj in reversed(unfolded):
+            if obj.seq > max(after, folded_through) and obj.introduced():
+                numbers += [obj.seq] * len(obj.commits)
+        return numbers
+
+    def committed_at(self, seq: int, newest: CommitObject) -> tuple[str, ...]:
+        """The ids of the commits of one object of the line, which landed together."""
+        step = next(self.steps(seq - 1, newest), None)
+        return () if step is None or step.seq != seq else step.commit_ids  # else the object changed no table
+
+    def contains_at(self, seq: int, newest: CommitObject) -> dict[str, int]:
+        """What a number of the line at or below `newest` includes, by line, pruned objects included."""
+        unfolded, folded_through = self._read(newest)
+        found = next((obj.contains for obj in unfolded if obj.seq == seq), None)
+        if found is None:
+            found = self._manifest.contains_at(min(seq, folded_through)) or {}
+        return {**found, newest.line: seq}
+
+    def vectors(self, newest: CommitObject) -> list[tuple[int, int]]:
+        """The numbers up to `newest` at which what the line includes of others has changed, and when, in microseconds.
+
+        The first is that of the line's begin, if it began on another line.
+        """
+        unfolded, folded_through = self._read(newest)
+        last = min(folded_through, newest.seq)
+        folded = [(seq, us_of(at)) for seq, at in self._manifest.vectors() if seq <= last]
+        above = (obj for obj in reversed(unfolded) if obj.seq > last and obj.includes_anew)
+        return [*folded, *((obj.seq, obj.head_at_us) for obj in above)]
+
     def pins_at(self, seq: int, newest: CommitObject) -> dict[str, Pin]:
         """The version of every table as of a number of the line at or below `newest`."""
         unfolded, folded_through = self._read(newest)
         found = next((obj for obj in unfolded if obj.seq == seq), None)
         return self._manifest.pins_at(min(seq, folded_through)) if found is None else dict(found.pins)
 
-    def at(self, when: str | date) -> PointInTime:
-        """The commit with an id, or the newest one at or before a time; a date means its first moment."""
-        if isinstance(when, str) and is_ulid(when.upper()):
-            commit_id = when.upper()
-            return self._find(
-                lambda entry: entry.commit_id == commit_id, lambda: self._manifest.commit(commit_id), f"commit {when}"
-            )
-        time = _as_time(when)
-        return self._find(
-            lambda entry: entry.at <= time,
-            lambda: self._manifest.newest_commit_until(time),
-            f"commit at or before {time.isoformat()}",
-        )
+    def at(self, when: Moment, newest: CommitObject) -> PointInTime | None:
+        """The commit with an id, or the newest one at or before a time, up to `newest`."""
+        if isinstance(when, str):
+            return self._find(lambda entry: entry.commit_id == when, lambda: self._manifest.commit(when), newest)
+        return self._find(lambda entry: entry.at <= when, lambda: self._manifest.newest_commit_until(when), newest)
 
     def _find(
-        self, fits: Callable[[LineageEntry], bool], folded: Callable[[], LineageEntry | None], what: str
-    ) -> PointInTime:
-        unfolded, folded_through = self._read(self._newest())
+        self,
+        fits: Callable[[LineageEntry], bool],
+        folded: Callable[[], LineageEntry | None],
+        newest: CommitObject,
+    ) -> PointInTime | None:
+        unfolded, folded_through = self._read(newest)
         for entry, obj in _commits(unfolded, folded_through):
             if fits(entry):
                 return PointInTime(entry, dict(obj.pins))
         found = folded()
-        if found is None:
-            raise NotFound(f"no {what} in the history; 'omniray history' shows what there is", wanted=what)
-        return PointInTime(found, self._manifest.pins_at(found.seq))
+        return None if found is None else PointInTime(found, self._manifest.pins_at(found.seq))
 
     def _read(self, newest: CommitObject) -> tuple[tuple[CommitObject, ...], int]:
         """The line from `newest` down to what is folded, newest first, and the number that it is folded through.
@@ -185,14 +250,16 @@ def _recoveries(chain: tuple[CommitObject, ...], folded_through: int) -> Iterato
             yield from reversed(obj.recoveries)
 
 
-def _checked(limit: int | None) -> int | None:
+def checked_limit(limit: int | None) -> int | None:
     if limit is not None and limit < 1:
         raise InputError(f"a limit of {limit} shows nothing: give 1 or more")
     return limit
 
 
-def _as_time(when: str | date) -> datetime:
-    """A time given as text, date or datetime; without a zone it is UTC."""
+def moment(when: str | date) -> Moment:
+    """A commit id, or a time given as text, date or datetime; without a zone it is UTC, a date is its first moment."""
+    if isinstance(when, str) and is_ulid(when.upper()):
+        return when.upper()
     try:
         time = when if isinstance(when, datetime) else datetime.fromisoformat(str(when))
     except ValueError as error:

@@ -31,6 +31,7 @@ class LineageEntry:
     rejected: int
     message: str = ""
     merged: tuple[MergedParent, ...] = ()
+    outcome: str = ""
 
 
 class CommitId(NamedTuple):
@@ -74,7 +75,13 @@ def _lineage(commit: Commit, parent: str, obj: CommitObject) -> LineageEntry:
         rejected=commit.rejected,
         message=commit.message,
         merged=commit.merged,
+        outcome=commit.outcome,
     )
+
+
+def us_of(at: datetime) -> int:
+    """A time as microseconds since 1970."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def time_of(since_epoch_us: int) -> datetime:

@@ -1,10 +1,10 @@
 """`__manifest`: the line made queryable, as one Lance dataset.
 
-Rows are registrations (`table`), pins (`table_version`, `graph_pins`), lineage (`graph_commit`), recoveries
-(`graph_recovery`) and one `graph_head:<branch>`, which says up to which number the line has been folded in. Phase D
-folds objects in batches, so the commit rate of this table is not the graph's. A fold is one Lance Update that removes
-the head fragment it read and adds the next one: a true compare-and-swap, so that each object is folded exactly once
-however many processes try.
+Rows are registrations (`table`), pins (`table_version`, `graph_pins`), lineage (`graph_commit`), what the line includes
+of others (`graph_vector`), recoveries (`graph_recovery`) and one `graph_head:<branch>`, which says up to which number
+the line has been folded in. Phase D folds objects in batches, so the commit rate of this table is not the graph's. A
+fold is one Lance Update that removes the head fragment it read and adds the next one: a true compare-and-swap, so that
+each object is folded exactly once however many processes try.
 
 No process owns it: while it does not exist nothing is folded, and the first fold creates it. Before recoveries are
 folded they are recorded in the audit, so every folded recovery is audited too.
@@ -41,6 +41,7 @@ from omniray.engine.history.manifest_rows import (
     head_row,
     recovery_row,
     registration_row,
+    vector_row,
     version_row,
 )
 from omniray.engine.line.branch_id import BranchId
@@ -197,6 +198,8 @@ def _rows_of(obj: CommitObject, parent: str) -> Iterator[dict[str, Any]]:
         yield commit_row(entry)
     for recovery in obj.recoveries:
         yield recovery_row(recovery, obj.seq)
+    if obj.includes_anew:
+        yield vector_row(obj)
     # A branch begins with versions of its parent, which its first object pins without having introduced them.
     at = time_of(obj.head_at_us)  # so that a search for a time learns something from any row
     for table_key, pin in (obj.pins if obj.seq == FIRST_SEQ else obj.introduced()).items():

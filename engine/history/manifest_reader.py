@@ -19,6 +19,7 @@ from omniray.engine.history.cas_table import SwapTable, lance_errors
 from omniray.engine.history.lineage_entry import CommitId, LineageEntry, Step
 from omniray.engine.history.manifest_rows import (
     SCHEMA,
+    VECTOR,
     entry_of,
     has_any_id,
     has_id,
@@ -26,6 +27,8 @@ from omniray.engine.history.manifest_rows import (
     pin_of,
     recovery_id,
     recovery_of,
+    vector_id,
+    vector_of,
     within,
 )
 from omniray.engine.history.time_search import last_commit_until
@@ -135,6 +138,27 @@ class ManifestReader:
             rows = written_pins.written_at(select, start) if start else []
             rows += select(is_a("table_version") & within(start, seq)).to_pylist()
             return {row["table_key"]: pin_of(row) for row in sorted(rows, key=lambda row: row["seq"])}
+
+    def contains_at(self, seq: int) -> dict[str, int] | None:
+        """What a number of the line includes of other lines; None if it includes none of any."""
+        found = [number for number, _ in self.vectors() if number <= seq]
+        if not found:
+            return None
+        (row,) = self._rows(has_id(vector_id(max(found)))).to_pylist()
+        return vector_of(row)
+
+    def vectors(self) -> list[tuple[int, datetime]]:
+        """The numbers at which what the line includes of other lines has changed, with their times, in order."""
+        found = self._rows(is_a(VECTOR), columns=["seq", "at"]).to_pylist()
+        return sorted((row["seq"], row["at"]) for row in found)
+
+    def change_numbers(self, after: int, through: int) -> list[int]:
+        """The numbers in a range of all commits that changed tables, in order; one for each commit."""
+        of_either = is_a("graph_commit") | is_a("table_version")
+        rows = self._rows(of_either & within(after, through), columns=["object_type", "seq"])
+        changes = rows.filter(is_a("table_version"))["seq"]
+        commits = rows.filter(is_a("graph_commit"))["seq"]
+        return sorted(commits.filter(pc.is_in(commits, value_set=changes)).to_pylist())
 
     def steps(self, after: int, through: int) -> list[Step]:
         """What a range of numbers introduced, oldest first; numbers that changed no table are left out.

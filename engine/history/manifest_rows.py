@@ -27,6 +27,8 @@ SCHEMA = pa.schema(
     ]
 )
 
+VECTOR = "graph_vector"
+
 # The fields of a commit that have no column of their own.
 _COMMIT_FACTS = tuple(f.name for f in fields(LineageEntry) if f.name not in ("commit_id", "seq", "at"))
 
@@ -53,6 +55,12 @@ def version_row(table_key: str, pin: Pin, obj: CommitObject) -> dict[str, Any]:
     )
 
 
+def vector_row(obj: CommitObject) -> dict[str, Any]:
+    """What an object includes of other lines, written where that changes: at its line's begin, and by a merge."""
+    facts = {"contains": dict(obj.contains)}
+    return new_row(vector_id(obj.seq), VECTOR, obj.seq, at=time_of(obj.head_at_us), metadata=facts)
+
+
 def recovery_row(recovery: Recovery, seq: int) -> dict[str, Any]:
     facts = msgspec.to_builtins(recovery)
     at = time_of(recovery.created_at_us)
@@ -69,12 +77,21 @@ def new_row(object_id: str, object_type: str, seq: int, *, metadata: dict[str, A
     return {"object_id": object_id, "object_type": object_type, "seq": seq, "metadata": json.dumps(metadata), **columns}
 
 
+def vector_id(seq: int) -> str:
+    return f"{VECTOR}:{seq:020}"
+
+
 def _version_id(table_key: str, version: int) -> str:
     return f"table_version:{table_key}:{version:020}"
 
 
 def recovery_id(operation_id: str) -> str:
     return f"recovery:{operation_id}"
+
+
+def vector_of(row: dict[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = json.loads(row["metadata"])["contains"]
+    return found
 
 
 def entry_of(row: dict[str, Any]) -> LineageEntry:

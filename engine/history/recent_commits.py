@@ -5,6 +5,9 @@ the newest earlier ones when it takes over; it keeps a bounded number of both. A
 round at once, unless it is certain to be new: its client created it for this very request, and the time in it is later
 than the oldest remembered commit. Either condition would do if clients and clocks were always right. The time of a
 clock that is far ahead is later than any commit, remembered or not, and so says nothing: such an id is looked up.
+
+Commits that came with a merge are in the line as well and are not remembered: an id that is not certainly younger than
+the newest merge is looked up.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ class RecentCommits:
         self._newest_last = deque(reversed(taken[:size]))
         self._ids = {one.commit_id for one in self._newest_last}
         self._forgotten_us = 0  # the latest time in an id that was forgotten
+        self._merged_us = 0  # the time of the newest merge
+        if len(newest.contains) > 1:
+            self._merged_us = max((at_us for seq, at_us in lineage.vectors(newest) if seq > 1), default=0)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -57,6 +63,8 @@ class RecentCommits:
             for commit in landed.commits:
                 self._newest_last.append(CommitId(commit.commit_id, landed.seq, commit.at_us))
                 self._ids.add(commit.commit_id)
+                if commit.merged:
+                    self._merged_us = max(self._merged_us, commit.at_us)
             while len(self._newest_last) > self._size:
                 self._forget(self._newest_last.popleft())
 
@@ -74,7 +82,7 @@ class RecentCommits:
         """The ids that are in the line up to `base`; `asked` says of each whether its client calls it fresh."""
         remembered, doubtful, known_above = self._sort_out(asked)
         if not remembered and (not doubtful or self._lineage.are_new(doubtful, known_above)):
-            return {}
+            return self._lineage.merged(doubtful, base) if self._merged_us else {}
         found = self._lineage.landed([*remembered, *doubtful], base)
         for commit_id in remembered:
             if commit_id not in found:
@@ -85,7 +93,8 @@ class RecentCommits:
         """Whether an id is in the line up to `newest`."""
         if self._remembers(commit_id):
             return True
-        return not self._is_whole and self._lineage.find(commit_id, newest) is not None
+        may_be_older = not self._is_whole or self._merged_us > 0
+        return may_be_older and self._lineage.find(commit_id, newest) is not None
 
     def _remembers(self, commit_id: str) -> bool:
         with self._lock:
@@ -101,7 +110,8 @@ class RecentCommits:
 
     def _is_new(self, commit_id: str, fresh: bool) -> bool:
         """Whether an id that is not remembered is certain to be new."""
-        if self._is_whole or not fresh:
-            return self._is_whole
-        known_us = max(self._newest_last[0].at_us, self._forgotten_us)
-        return known_us < time_us_of(commit_id) <= self._now_us() + SKEW_US_MAX
+        if self._is_whole and not self._merged_us:
+            return True
+        oldest_us = 0 if self._is_whole else max(self._newest_last[0].at_us, self._forgotten_us)
+        known_us = max(oldest_us, self._merged_us)
+        return fresh and known_us < time_us_of(commit_id) <= self._now_us() + SKEW_US_MAX

@@ -78,9 +78,10 @@ class PackedKeys:
 class TableLog:
     """The keys of one table: rows in the order they came, and ids that the write removes."""
 
-    def __init__(self, type: ElementType, mode: Mode) -> None:
+    def __init__(self, type: ElementType, mode: Mode, name: str) -> None:
         self.type = type
         self.mode = mode
+        self.name = name  # in statements, and of its files
         self.columns = key_columns(type)
         self.rows = 0
         self.files: list[Path] = []  # of the first rows; the buffered rows come after them
@@ -143,6 +144,7 @@ class KeyLog:
         self._memory_rows = memory_rows
         self._memory = memory
         self._tables: dict[str, TableLog] = {}
+        self._begun = 0
         self._sources: dict[str, int] = {}
         self._database: duckdb.DuckDBPyConnection | None = None
         self._directory: Path | None = None
@@ -156,7 +158,10 @@ class KeyLog:
 
     def begin(self, type: ElementType, mode: Mode) -> None:
         """Note that the write touches a table, if only to empty it."""
-        known = self._tables.setdefault(type.table_key, TableLog(type, mode))
+        if type.table_key not in self._tables:
+            self._tables[type.table_key] = TableLog(type, mode, f"keys_{self._begun}")
+            self._begun += 1
+        known = self._tables[type.table_key]
         if known.mode is not mode:
             raise InputError(
                 f"{type.table_key} is written with mode '{known.mode}' and '{mode}' at once; split the write in two",
@@ -178,6 +183,14 @@ class KeyLog:
                 table_key=type.table_key,
             )
         table.delete(ids)
+
+    def forget(self, type: ElementType) -> None:
+        """Forget all that was logged of a table."""
+        table = self._tables.pop(type.table_key, None)
+        if table is not None:
+            self._buffer_bytes -= table.buffer_bytes
+            for path in table.files:
+                path.unlink(missing_ok=True)
 
     def packed(self) -> PackedKeys:
         """All added keys, to be sent to another process."""
@@ -215,7 +228,7 @@ class KeyLog:
             if table.files:
                 self._spill(table)
             self._private_database()
-            return Relation(table.rows, table=self._name(table))
+            return Relation(table.rows, table=table.name)
         if len(table.buffer) > 1:
             table.buffer = [pa.concat_tables(table.buffer).combine_chunks()]
         return Relation.of(table.buffer[0]) if table.buffer else no_keys(table.type)
@@ -234,9 +247,9 @@ class KeyLog:
         connection = self._database.cursor()
         for table in self._tables.values():
             if table.files:
-                connection.register(self._name(table), _Spilled(table.files))
+                connection.register(table.name, _Spilled(table.files))
             elif self._is_large(table):
-                connection.register(self._name(table), pa.concat_tables(table.buffer))
+                connection.register(table.name, pa.concat_tables(table.buffer))
         return connection
 
     def _arrow(self, table: TableLog) -> pa.Table:
@@ -253,9 +266,6 @@ class KeyLog:
     def _is_large(self, table: TableLog) -> bool:
         return table.rows > self._memory_rows
 
-    def _name(self, table: TableLog) -> str:
-        return f"keys_{list(self._tables).index(table.type.table_key)}"
-
     def _make_room(self) -> None:
         if self._buffer_bytes > self._memory.arrow_bytes:
             self._spill(max(self._tables.values(), key=lambda table: table.buffer_bytes))
@@ -266,7 +276,7 @@ class KeyLog:
         self._private_database()
         assert self._directory is not None, "the database has its directory"
         self._buffer_bytes -= table.buffer_bytes
-        path = self._directory / f"{self._name(table)}-{len(table.files)}.arrow"
+        path = self._directory / f"{table.name}-{len(table.files)}.arrow"
         chunk = table.drain()
         with pa.ipc.new_file(path, chunk.schema) as file:
             file.write_table(chunk, max_chunksize=_SPILLED_BATCH_ROWS)

@@ -106,6 +106,10 @@ class Intent(Protocol):
     def author(self) -> Author: ...
 
     @property
+    def message(self) -> str:
+        """What its author says about it."""
+
+    @property
     def expected_versions(self) -> Mapping[str, int]: ...
 
     @property

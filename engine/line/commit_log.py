@@ -20,6 +20,7 @@ HINT = "newest"  # sorts behind every number
 HINT_EVERY = 16
 _HINT_DIGITS_MAX = 20
 CACHE_OBJECTS_MAX = 256
+_BEGIN_TRIES_MAX = 4
 PROBES_MAX = 8  # one after another; a listing of S3 costs as much as a few of them, however long the line is
 
 
@@ -81,6 +82,13 @@ class CommitLog:
         if answer is Answer.CREATED:
             self.keep(obj)
         return answer
+
+    def begin(self, first: CommitObject) -> None:
+        """Put a branch's first object if it is not there; all processes put the same bytes, so any put will do."""
+        for _ in range(_BEGIN_TRIES_MAX):
+            if self.put(first) is not Answer.UNCLEAR or self.read(first.seq) is not None:
+                return
+        raise StorageError(f"no clear answer to putting {self.path(first.seq)}; try again", path=self.path(first.seq))
 
     def hint(self, landed: CommitObject) -> None:
         """Write the hint where readers on a disk may start; only for objects known to be in the line."""

@@ -37,6 +37,8 @@ _OF_THE_OWNER = (DURABILITY, DOOR)  # entries of the policy that end with their 
 RECOVERY_ACTOR = "omniray:recovery"
 SEQ_MAX = 2**64 - 1
 
+NOTHING_MORE: Mapping[str, int] = {}
+
 Later: TypeAlias = Mapping[str, msgspec.Raw] | msgspec.UnsetType
 """Fields of a later omniray, kept as they are; UNSET, which is not encoded, if there are none."""
 
@@ -94,6 +96,7 @@ class Commit:
     message: str = ""
     merged: tuple[MergedParent, ...] = ()
     later: Later = field(default=msgspec.UNSET, hash=False)
+    outcome: str = ""  # what a merge came to
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class SchemaRef:
 class Binding:
     """A branch as main's line knows it, by its name: which line it is, and where it left its parent.
 
-    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is about to be closed.
+    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is closed next.
     """
 
     ulid: StoredName
@@ -167,12 +170,24 @@ class CommitObject:
     horizons: Mapping[str, int] = field(default_factory=dict)  # by table: versions below may be cleaned up
     going: tuple[StoredName, ...] = ()  # closed lines that are about to be cleaned up
     policy: Mapping[str, str] = field(default_factory=dict)  # `durability` of the owner, if more than usual; its `door`
+    parent: StoredName = ""  # the line that the branch began on; main has none
+    parent_seq: int = 0  # the number there
     closed: bool = False  # the branch was deleted: nothing follows this object
     format: int = FORMAT
     later: Mapping[str, msgspec.Raw] = field(default_factory=dict)  # fields of a later omniray, kept as they are
 
     def __str__(self) -> str:
         return f"line={self.line} seq={self.seq} op={self.op_id} epoch={self.epoch} owner={self.owner}"
+
+    @property
+    def merges(self) -> bool:
+        """Whether it takes in commits of other lines: nothing else changes what it contains beside its own number."""
+        return any(commit.merged for commit in self.commits)
+
+    @property
+    def includes_anew(self) -> bool:
+        """Whether what it contains of other lines differs from its predecessor, which the first one of a line lacks."""
+        return self.merges or (self.seq == 1 and len(self.contains) > 1)
 
     def introduced(self) -> Mapping[str, Pin]:
         """The pins that this object introduced."""
@@ -206,6 +221,8 @@ def first_of(binding: Binding) -> CommitObject:
         head_at_us=binding.head_at_us,
         swept_before_us=binding.swept_before_us,
         contains={**binding.contains, binding.ulid: 1},
+        parent=binding.parent,
+        parent_seq=binding.parent_seq,
     )
 
 
@@ -216,13 +233,15 @@ def follow(
     changed: Mapping[str, Pin],
     commits: tuple[Commit, ...],
     finalised_through: int,
+    contains: Mapping[str, int] = NOTHING_MORE,
 ) -> CommitObject:
     """The object that this writer may put after `newest`: its epoch and owner, its pins with ours laid over.
 
     Everything else is repeated. `finalised_through` never goes back: it is the larger of the number in S and the one
-    that the writer confirmed itself.
+    that the writer confirmed itself. `contains` is what a merge takes in.
     """
     seq = newest.seq + 1
+    taken_in = {line: max(number, newest.contains.get(line, 0)) for line, number in contains.items()}
     introduced = {key: replace(pin, line=newest.line, since=seq) for key, pin in changed.items()}
     return replace(
         newest,
@@ -236,7 +255,7 @@ def follow(
         finalised_through=max(newest.finalised_through, finalised_through),
         head=commits[-1].commit_id if commits else newest.head,
         head_at_us=commits[-1].at_us if commits else newest.head_at_us,
-        contains={**newest.contains, newest.line: seq},
+        contains={**newest.contains, **taken_in, newest.line: seq},
     )
 
 
@@ -316,9 +335,15 @@ def unlawful(newest: CommitObject, candidate: CommitObject) -> str | None:
         return f"takes swept_before back from {newest.swept_before_us} to {candidate.swept_before_us}"
     if any(candidate.contains.get(line, 0) < number for line, number in newest.contains.items()):
         return f"contains less than {newest.contains}"
+    if not candidate.merges and _of_others(candidate) != _of_others(newest):
+        return f"contains more of other lines than {newest.contains}, and merges nothing"
     if missing := sorted(newest.pins.keys() - candidate.pins.keys()):
         return f"forgets the pins of {', '.join(missing)}"
     return None
+
+
+def _of_others(obj: CommitObject) -> Mapping[str, int]:
+    return {line: number for line, number in obj.contains.items() if line != obj.line}
 
 
 # Answers

@@ -128,14 +128,19 @@ class Tip:
 
         self.extend(build)
 
-    def extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
+    def extend(
+        self, build: Callable[[CommitObject], CommitObject | None], *, eager: bool = False
+    ) -> CommitObject | None:
         """Put the object that `build` makes of the newest one, built again after a lost race; None if it made none.
 
         For objects that change no table: building one again costs nothing. Raises `BranchGone` if the line is closed.
+        An `eager` caller looks itself whether the graph is still there. Its first try is built on the object that this
+        process knows: the put finds out if that is not the newest, but what `build` refuses may be refused wrongly.
         """
-        self._refuse_gone()  # a write checks this beside its staging; an object that changes no table has none
+        if not eager:
+            self._refuse_gone()  # a write checks this beside its staging; an object that changes no table has none
         for tries in range(EXTEND_TRIES_MAX):
-            refuse_closed(self.refresh())
+            refuse_closed(self.newest if eager and tries == 0 else self.refresh())
             ours = build(self.newest)
             if ours is None:
                 return None
@@ -209,14 +214,15 @@ class Tip:
         return self._is_folded(ours)
 
 
-def refuse_closed(newest: CommitObject) -> None:
-    """Raise if the line has ended: its branch was deleted."""
+def refuse_closed(newest: CommitObject) -> CommitObject:
+    """The same object, unless it ends the line: then its branch was deleted, and `BranchGone` is raised."""
     if newest.closed:
         raise BranchGone(
-            f"the branch {newest.line} was deleted; nothing was written. A branch that has its name now is another one: "
-            "open that one to go on",
+            f"the branch with the id {newest.line} was deleted; nothing was written. A branch that has its name now is "
+            "another one: open that one to go on",
             line=newest.line,
-        )  # fmt: skip
+        )
+    return newest
 
 
 def _unknown(ours: CommitObject) -> OutcomeUnknown:

@@ -89,7 +89,7 @@ def release(tip: Tip, owner: str) -> None:
 
 
 def refuse_stranger(owner: str, newest: CommitObject) -> None:
-    """Raise if `owner` may not put after `newest`: it is fenced, has to write through the coordinator, or is too late."""
+    """Raise if `owner` may not put after `newest`: it is fenced, must go through the coordinator, or the line ended."""
     refuse_closed(newest)
     if newest.owner == owner:
         return

@@ -4,8 +4,8 @@ Killed writers leave data files, deletion files, transactions, staged manifests 
 data files that they replaced. Age alone says nothing about a file: it may be part of every version, or staged by a load
 that is about to commit. So the sweep goes by reference, in this order:
 
-    1. an object `swept_before_us = T` in the line: an attempt on top of it commits no file staged before T, and an
-       attempt on an older object finds its number taken
+    1. an object `swept_before_us = T` in main's line and in those of all branches (`barrier.py`): an attempt on top of
+       it commits no file staged before T, and an attempt on an older object finds its number taken
     2. Phase D is finished up to there: every version up to T has its final name, and no fold that was staged before T
        can land any more
     3. the files are listed, then the sidecars, then the newest object and the versions of each table
@@ -27,18 +27,17 @@ from functools import partial
 
 from omniray.engine.base.errors import OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
-from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history import audit, manifest_reader
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import FOLDER as COMMITS
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import LineEnd
-from omniray.engine.line.owner import refuse_stranger
 from omniray.engine.line.sidecar import Sidecars
+from omniray.engine.maintenance.barrier import EndOf, nobody_owns, put_barrier, put_on_branches
 from omniray.engine.maintenance.sweep_record import MARGIN_US, record, swept_before
 from omniray.engine.store.object_store import PROBE, ObjectStore, StoredFile, store_now_us
 from omniray.engine.tables.version_names import STAGED, own_path, version_of
@@ -245,6 +244,7 @@ class Sweeper:
     tip: LineEnd
     finaliser: Finaliser
     owner: str = EMBEDDED
+    end_of: EndOf = nobody_owns  # of other lines that the owner owns
 
     @property
     def store(self) -> ObjectStore:
@@ -263,7 +263,8 @@ class Sweeper:
         else:
             # A clock ahead of the store's would make young files look old, and its time would stay in the line.
             before_us = min(now_us, store_now_us(self.store)) - older_than_us
-            barrier, spared = self._announce(before_us), {}
+            barrier, spared = put_barrier(self.tip, self.finaliser, self.owner, before_us), {}
+            put_on_branches(self.store, barrier, self.end_of)
         sidecars = Sidecars(self.store, read_only=dry_run)
         unreadable_us = sidecars.unreadable_since_us()
         if unreadable_us is not None:  # the tables that it names are unknown: younger files stay
@@ -303,21 +304,6 @@ class Sweeper:
         return [newest for newest in lines if newest is not None]
 
     # Before the look
-
-    def _announce(self, swept_before_us: int) -> CommitObject:
-        """Put the time into the line, and finish Phase D up to there."""
-
-        def build(newest: CommitObject) -> Remark:
-            refuse_stranger(self.owner, newest)
-            reach(Point.SWEEP_BEFORE_PUT)
-            return Remark(new_ulid(), swept_before_us=swept_before_us)
-
-        ours = self.tip.record(build)
-        assert ours is not None, "an object is always built"
-        reach(Point.SWEEP_AFTER_PUT)
-        self.finaliser.notice(ours)
-        self.finaliser.flush()
-        return ours
 
     def _unfinished(self, newest: CommitObject) -> dict[str, str]:
         """Tables with versions that are not known to have final names, and so can't be read."""

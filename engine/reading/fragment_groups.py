@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_object import Pin
+from omniray.engine.schema.types import ElementType
+from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.tables.storage import TableStorage
 from omniray.engine.tables.table import Fragment, Table
 
 GROUP_ROWS = 1 << 18
@@ -48,14 +50,18 @@ def grouped(fragments: Sequence[Fragment], group_rows: int) -> Iterator[list[Fra
 
 
 class GroupReader:
-    """Reads groups of one branch, in a process that writes nothing."""
+    """Reads groups of one type, in a process that writes nothing and opens no branch.
 
-    def __init__(self, branch: OpenBranch) -> None:
-        self._cache = branch.cache
+    A pin says all that is needed: a group is read as it was cut, whatever has become of its branch.
+    """
+
+    def __init__(self, store: ObjectStore, graph_id: str, type: ElementType) -> None:
+        self._store, self._graph_id, self._type = store, graph_id, type
 
     def read(
         self, group: FragmentGroup, columns: Sequence[str] | None = None, where: pc.Expression | str | None = None
     ) -> pa.RecordBatchReader:
         """The rows of a group as a stream; only the requested columns and rows are read."""
-        table = self._cache.open(group.table_key, group.pin, is_final=group.is_final)
+        tables = TableStorage(self._store, group.pin.line, self._graph_id)
+        table = tables.open(self._type, group.pin, is_final=group.is_final)
         return table.scan(columns, where, fragments=group.fragments)

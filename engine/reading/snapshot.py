@@ -36,6 +36,7 @@ class Snapshot:
         is_final: Callable[[Pin], bool],
     ) -> None:
         self.branch = branch.branch.name
+        self.line = branch.branch.ulid  # which a later branch of the same name does not share
         self.commit_id = commit_id
         self.schema = branch.schema
         self._pins, self._is_final = pins, is_final
@@ -73,10 +74,12 @@ class Snapshot:
         for column in columns or ():
             if column not in type.arrow.names:
                 raise InputError(f"{type_name} has no column {column!r}; it has {', '.join(type.arrow.names)}")
+        table = self._open(type)
         try:
-            return self._open(type).scan(columns, filter)
+            return table.scan(columns, filter)
         except StorageError as error:
-            if filter is None:
+            is_about_filter = filter is not None and isinstance(error.__cause__, ValueError | pa.ArrowException)
+            if not is_about_filter:  # the store failed
                 raise
             raise InputError(f"can't filter {type_name} by {str(filter)!r}: {error}") from error
 

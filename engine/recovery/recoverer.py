@@ -27,6 +27,8 @@ from omniray.engine.base.process import is_known_dead
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import create_graph
 from omniray.engine.commit.phase_d import Finaliser
+from omniray.engine.history.ancestry import lineage_of, log_of
+from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
@@ -66,6 +68,15 @@ class RecoveryReport:
     left: tuple[str, ...] = ()  # of owners that live, or are within the grace period
     awaiting_repair: tuple[str, ...] = ()
 
+    def __add__(self, other: RecoveryReport) -> RecoveryReport:
+        """This report and that of another branch."""
+        return RecoveryReport(
+            self.rolled_forward + other.rolled_forward,
+            self.rolled_back + other.rolled_back,
+            self.left + other.left,
+            self.awaiting_repair + other.awaiting_repair,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Case:
@@ -79,8 +90,8 @@ class _Case:
 class Recoverer:
     """Recovers the operations of one branch on behalf of one owner of its line, and no others.
 
-    A sidecar is judged by its own line, lineage and epoch: another line says nothing about it. If its line is not there
-    it belongs to no line of the graph, and main clears it away.
+    A sidecar is judged by its own line, lineage and epoch: another line says nothing about it. Main also clears away
+    those of lines that are not there, and of closed lines, whose branches were deleted.
     """
 
     def __init__(
@@ -99,6 +110,7 @@ class Recoverer:
         self._is_dead, self._now = is_dead, now
         self._looked_at = now()
         self._lines: set[str] = set()  # other lines that are there
+        self._closed: dict[str, CommitObject] = {}  # the last objects of those that are closed
 
     def is_look_due(self) -> bool:
         """Whether a write should look for operations of dead writers; of writes in quick succession, few look."""
@@ -128,15 +140,22 @@ class Recoverer:
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
+    def left_elsewhere(self) -> set[str]:
+        """The lines of other branches on which an owner that is gone has left something; they recover it themselves."""
+        bound = {binding.ulid for binding in self._branch.tip.newest.bindings.values() if not binding.deleting}
+        found = self._sidecars.read_all(self._sidecars.listed()) if bound else []
+        return {sidecar.line for sidecar in found if sidecar.line in bound and self._is_gone(sidecar)}
+
     def landed(self, newest: CommitObject) -> dict[str, int]:
         """The owner's own operations that are in the line, with their numbers: only their Phase D is left."""
         found = self._own_sidecars(self._sidecars.listed())
         return self._named([s for s in found if self._owns(s, newest)], newest)
 
     def _own_sidecars(self, operation_ids: Sequence[str]) -> list[Sidecar]:
-        """The sidecars of this branch; main also takes unreadable ones, and those of lines that are not there.
+        """The sidecars of this branch; main also takes unreadable ones, and those of lines that no branch has.
 
-        Such a line is of a graph that was never created, or that was deleted before this one was created in its place.
+        Such a line is that of a deleted branch. Or it is not there: it is of a graph that was never created, or that
+        was deleted before this one was created in its place.
         """
         found = self._sidecars.read_all(operation_ids)
         return [
@@ -146,7 +165,9 @@ class Recoverer:
         ]
 
     def _is_stray(self, sidecar: Sidecar) -> bool:
-        return not sidecar.line or sidecar.kind == create_graph.KIND or not self._is_there(sidecar.line)
+        if not sidecar.line or sidecar.kind == create_graph.KIND or not self._is_there(sidecar.line):
+            return True
+        return self._is_closed(sidecar.line)
 
     def _is_there(self, line: str) -> bool:
         """Whether a line is in the store: nothing is written on a line before its first object, which always stays."""
@@ -156,6 +177,15 @@ class Recoverer:
                 return False
             self._lines.add(line)
         return True
+
+    def _is_closed(self, line: str) -> bool:
+        """Whether a line was closed: its branch was deleted."""
+        bindings = self._branch.tip.newest.bindings.values()
+        if line not in self._closed and not any(b.ulid == line and not b.deleting for b in bindings):
+            newest = log_of(self._store, self._branch.graph_id, line).newest()
+            if newest is not None and newest.closed:
+                self._closed[line] = newest
+        return line in self._closed
 
     def _is_gone(self, sidecar: Sidecar) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
@@ -191,7 +221,7 @@ class Recoverer:
         return TableFacts(pin.version, head, final, has_own_name)
 
     def _case(self, sidecar: Sidecar, newest: CommitObject, facts: Mapping[str, TableFacts], *, named: bool) -> _Case:
-        is_own_line = sidecar.line == newest.line  # else it belongs to a line that is not there, where nothing can land
+        is_own_line = sidecar.line == newest.line  # else to a line that is not there or closed, where nothing can land
         epoch = epoch_of(sidecar.epoch, newest.epoch) if is_own_line else Epoch.PAST
         operation = OperationFacts(
             named=named,
@@ -200,7 +230,11 @@ class Recoverer:
             may_put=newest.owner == self._owner,
             own=self._owns(sidecar, newest),
             staging_only=sidecar.kind == STAGING,
+            orphaned=sidecar.line in self._closed,
         )
+        if operation.orphaned:  # no version is pinned by a closed line
+            found = TableClass.ROLLED_PAST_EXPECTED if named else TableClass.NO_MOVEMENT
+            return _Case(sidecar, decide(operation, ()), dict.fromkeys((t.table_key for t in sidecar.tables), found))
         classes = {t.table_key: classify(named, facts[t.table_key]) for t in sidecar.tables if t.table_key in facts}
         return _Case(sidecar, decide(operation, classes.values()), classes)
 
@@ -212,10 +246,19 @@ class Recoverer:
     def _named(self, sidecars: Sequence[Sidecar], newest: CommitObject) -> dict[str, int]:
         """The numbers of those operations that are in the line or the lineage, without other attempts of their writes.
 
-        One look-up for all of them, since each look-up reads the manifest and all objects that are not folded.
+        One look-up for all of a line, since each look-up reads the manifest and all objects that are not folded.
         """
+        orphaned = {s.line for s in sidecars if s.line in self._closed}
+        named = self._named_on(self._lineage, [s for s in sidecars if s.line not in orphaned], newest)
+        for line in orphaned:
+            last = self._closed[line]
+            lineage = lineage_of(self._store, log_of(self._store, self._branch.graph_id, line), last)
+            named |= self._named_on(lineage, [s for s in sidecars if s.line == line], last)
+        return named
+
+    def _named_on(self, lineage: Lineage, sidecars: Sequence[Sidecar], newest: CommitObject) -> dict[str, int]:
         commit_ids = {intent.commit_id for sidecar in sidecars for intent in sidecar.intents}
-        found = {entry.op_id: entry.seq for entry in self._lineage.find_all(commit_ids, newest).values()}
+        found = {entry.op_id: entry.seq for entry in lineage.find_all(commit_ids, newest).values()}
         return {s.operation_id: found[s.operation_id] for s in sidecars if s.operation_id in found}
 
     # Decide
@@ -249,12 +292,14 @@ class Recoverer:
             drifted = self._finish_phase_d(tip)
             awaiting += [case for case in forward if not drifted.isdisjoint(case.classes)]
             forward = [case for case in forward if drifted.isdisjoint(case.classes)]
-        for case in back + self._renamed(forward):
+        orphans = by[Decision.DISCARD]
+        lost = [case for case in orphans if TableClass.NO_MOVEMENT in case.classes.values()]
+        for case in back + self._renamed(forward) + lost:
             self._clear_staging(case.sidecar)
-        if not self._record(tip, forward + back):
-            return RecoveryReport(left=left + _ids(forward + back), awaiting_repair=_ids(awaiting))
-        self._forget(forward + back + by[Decision.FORGET])
-        return RecoveryReport(_ids(forward), _ids(back), left, _ids(awaiting))
+        if not self._record(tip, forward + back + orphans):
+            return RecoveryReport(left=left + _ids(forward + back + orphans), awaiting_repair=_ids(awaiting))
+        self._forget(forward + back + orphans + by[Decision.FORGET])
+        return RecoveryReport(_ids(forward), _ids(back) + _ids(orphans), left, _ids(awaiting))
 
     def _finish_phase_d(self, tip: LineEnd) -> frozenset[str]:
         """Finish Phase D of landed operations; returns the drifted tables, which do not block the others."""

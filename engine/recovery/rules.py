@@ -56,6 +56,7 @@ class OperationFacts:
     may_put: bool  # whether the line is ours to extend: it is shared, or we own it
     own: bool  # the sidecar belongs to our owner, in its current epoch
     staging_only: bool  # a load that staged files and had not begun to commit
+    orphaned: bool = False  # its branch was deleted: nothing follows on that line, and main's owner sees to it
 
 
 class Decision(StrEnum):
@@ -64,11 +65,16 @@ class Decision(StrEnum):
     RAISE_FIRST = "raise_first"  # fence its owner, then read the line and decide again
     ROLL_FORWARD = "roll_forward"
     ROLL_BACK = "roll_back"
+    DISCARD = "discard"  # its branch was deleted, so it does not matter what became of it
     AWAIT_REPAIR = "await_repair"  # it landed, and a foreign writer blocks Phase D
     ABORT = "abort"  # a pinned version or an object of the line is lost: keep everything
 
 
-RECORDED_AS: Mapping[Decision, str] = {Decision.ROLL_FORWARD: "RolledForward", Decision.ROLL_BACK: "RolledBack"}
+RECORDED_AS: Mapping[Decision, str] = {
+    Decision.ROLL_FORWARD: "RolledForward",
+    Decision.ROLL_BACK: "RolledBack",
+    Decision.DISCARD: "OrphanedBranchDiscarded",
+}
 
 
 def classify(named: bool, table: TableFacts) -> TableClass:
@@ -91,6 +97,8 @@ def decide(operation: OperationFacts, classes: Iterable[TableClass]) -> Decision
         return Decision.LEAVE
     if operation.staging_only:
         return Decision.FORGET
+    if operation.orphaned:
+        return Decision.DISCARD
     if TableClass.INVARIANT_VIOLATION in found or operation.epoch is Epoch.FUTURE:
         return Decision.ABORT
     if operation.named:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from omniray.engine.tables.storage import StagedVersion, TableStorage
 from omniray.engine.tables.table import ROWADDR, Table
 
 KNOWN_IDS_ROWS_MAX = 500_000
+_CHANGING = (-1, "")  # the identity of no version
 
 
 class KnownIds:
@@ -30,6 +32,16 @@ class KnownIds:
             addresses.update(zip(batch.column(ID).to_pylist(), batch.column(ROWADDR).to_pylist(), strict=True))
         return cls(table.identity, addresses)
 
+    def copied(self, identity: tuple[int, str]) -> KnownIds | None:
+        """A copy, if these are the ids of this version; another thread may be changing them."""
+        if self.identity != identity:
+            return None
+        try:
+            addresses = dict(self._addresses)
+        except RuntimeError:
+            return None
+        return KnownIds(identity, addresses) if self.identity == identity else None
+
     def among(self, values: pa.Array) -> pa.Array:
         """The values that exist."""
         return pa.array([v for v in values.to_pylist() if v in self._addresses], pa.string())
@@ -41,6 +53,7 @@ class KnownIds:
 
     def advance(self, identity: tuple[int, str], *, removed: pa.Array, placed: pa.Table) -> None:
         """Follow a version that this process made: ids that were removed, and the addresses of those added."""
+        self.identity = _CHANGING
         for value in removed.to_pylist():
             self._addresses.pop(value, None)
         self._addresses.update(zip(placed[ID].to_pylist(), placed[ROWADDR].to_pylist(), strict=True))
@@ -55,12 +68,22 @@ class TableCache:
         self._tables: dict[str, Table] = {}
         self._known: dict[str, KnownIds] = {}
         self._lock = threading.Lock()
+        self._others: Callable[[], Iterable[TableCache]] = tuple
+
+    def look_beside(self, others: Callable[[], Iterable[TableCache]]) -> None:
+        """Take what is equal from the caches of other branches of this process, instead of reading it."""
+        self._others = others
 
     def open(self, table_key: str, pin: Pin, *, is_final: bool = False) -> Table:
         """The table at a pin: the warm handle if it is that version, else by its path."""
         if (warm := self._warm(table_key, pin)) is not None:
             return warm
-        table = self._storage.open(self._schema.by_table_key[table_key], pin, is_final=is_final)
+        type = self._schema.by_table_key[table_key]
+        beside = next((t for other in self._others() if (t := other._warm(table_key, pin)) is not None), None)
+        if beside is not None:
+            table = self._storage.open_beside(type, pin, beside)
+        else:
+            table = self._storage.open(type, pin, is_final=is_final)
         self.keep(table)
         return table
 
@@ -91,9 +114,16 @@ class TableCache:
             return None
         known = self._known.get(table.type.table_key)
         if known is None or known.identity != table.identity:
-            known = KnownIds.read(table)
+            known = self._known_beside(table) or KnownIds.read(table)
             self._known[table.type.table_key] = known
         return known
+
+    def _known_beside(self, table: Table) -> KnownIds | None:
+        for other in self._others():
+            known = other._known.get(table.type.table_key)
+            if known is not None and (copied := known.copied(table.identity)) is not None:
+                return copied
+        return None
 
     def follow(self, before: Table, version: StagedVersion, *, removed: pa.Array) -> None:
         """Cache the handle and the ids of a version that this process made: the next write reads neither."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from omniray.engine.base.errors import OmnirayError
+
 
 class CommitAttempt:
     """One commit attempt on one table: notes the staged manifest, and answers nothing else.
@@ -48,6 +50,7 @@ class ShownVersion:
 
     def __init__(self, location: str, locate: Callable[[], str]) -> None:
         self._location, self._locate = location, locate
+        self._failure: OmnirayError | None = None  # of which Lance tells no more than the text
 
     def namespace_id(self) -> str:
         return "omniray-version"
@@ -56,4 +59,15 @@ class ShownVersion:
         return SimpleNamespace(location=self._location, managed_versioning=True, storage_options=None)
 
     def describe_table_version(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"version": {"version": request["version"], "manifest_path": self._locate()}}
+        try:
+            path = self._locate()
+        except OmnirayError as error:
+            self._failure = error
+            raise
+        return {"version": {"version": request["version"], "manifest_path": path}}
+
+    def raise_failure(self) -> None:
+        """Raise the error that kept the version from being shown, if there was one since it was raised last."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

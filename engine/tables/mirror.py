@@ -39,6 +39,8 @@ PUT_TRIES_MAX = 4
 CACHE_BYTES = 1 << 20  # of Lance, which would keep every version that was ever made
 _SHARED = ("data", "_deletions", "_transactions", "_indices")
 _RESTORED = "_restored"
+_NONE: Future[int] = Future()
+_NONE.set_result(0)
 
 
 class Mirrors:
@@ -64,7 +66,7 @@ class Mirrors:
                 (root / table_path / name).mkdir(exist_ok=True)
                 (folder / name).symlink_to(root / table_path / name, target_is_directory=True)
         dataset = lance.dataset(str(folder), version=version, session=self._session)
-        return Mirror(table_path, dataset, held, self)
+        return Mirror(table_path, dataset, held, self, manifest)
 
     def send(self, source: Path, target: str, *, keep: bool) -> Future[None]:
         """Begin to put a file under a unique name; the local one is deleted afterwards, unless `keep`."""
@@ -137,13 +139,15 @@ class Mirrored:
 class Mirror:
     """A table at one version: `dataset` knows its manifest and can be committed to; its rows are elsewhere.
 
-    Its user makes the table's versions one after the other: a commit deletes deletion files that it replaced.
+    `manifest` is its file, unless that can be read at no cost. Its user makes the table's versions one after the other:
+    a commit deletes deletion files that it replaced.
     """
 
     table_path: str
     dataset: lance.LanceDataset
     folder: _Folder
     mirrors: Mirrors
+    manifest: bytes | None
 
     @property
     def serialised(self) -> bytes:
@@ -176,13 +180,15 @@ class Mirror:
         arriving: Iterable[Future[None]],
         *,
         restored: bytes | None = None,
+        has_final_names: bool = True,
     ) -> Mirrored:
         """Make the next version, its manifest under `target`; returns when all uploads are done, also `arriving`.
 
+        Where versions get no final names, nobody looks for the newest one.
         `restored` is the manifest of the version that a Restore brings back.
         """
         sent: list[Future[Any]] = list(arriving)
-        newest = self.mirrors.look(self.table_path)
+        newest = self.mirrors.look(self.table_path) if has_final_names else _NONE
         try:
             attempt = CommitAttempt(None if restored is None else self._shown(restored, transaction))
             dataset = lance.LanceDataset.commit(
@@ -193,7 +199,9 @@ class Mirror:
                 table_id=[self.table_path],
                 namespace_client_managed_versioning=True,
             )
-            sent.append(self.mirrors.send(self.folder.path / VERSIONS / attempt.staged_name, target, keep=False))
+            made = self.folder.path / VERSIONS / attempt.staged_name
+            manifest = made.read_bytes() if self.mirrors.store.local_root is None else None
+            sent.append(self.mirrors.send(made, target, keep=False))
             updated = getattr(transaction.operation, "updated_fragments", [])
             sent += self._sent((fragment.deletion_file.path(fragment.id) for fragment in updated), keep=True)
             sent += self._sent((f"_transactions/{transaction.read_version}-{transaction.uuid}.txn",))
@@ -202,7 +210,7 @@ class Mirror:
         if failures:
             raise failures[0]
         self._forget_deletions(transaction.operation)
-        return Mirrored(Mirror(self.table_path, dataset, self.folder, self.mirrors), newest.result())
+        return Mirrored(Mirror(self.table_path, dataset, self.folder, self.mirrors, manifest), newest.result())
 
     def _sent(self, paths: Iterable[str], *, keep: bool = False) -> Iterable[Future[None]]:
         """Begin to upload files; none, where the folder's parts are the table's own."""

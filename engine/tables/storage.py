@@ -15,7 +15,6 @@ Rules kept here (a test walks the source and fails if a module that it does not 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -141,6 +140,18 @@ class TableStorage:
         mirrored = partial(self._mirrors.of, pin.path, pin.version, manifest)
         return self._table(type, pin, lambda: made_of, mirrored, is_final=is_final)
 
+    def open_beside(self, type: ElementType, pin: Pin, other: Table) -> Table:
+        """A pinned version that another line of this process has open: at most its manifest is read.
+
+        That line is main or has it from main, so that by now it mostly has its final name.
+        """
+
+        def mirrored() -> Mirror:
+            manifest = other.manifest or self._find(type, pin, is_final=True)[1]
+            return self._mirrors.of(pin.path, pin.version, manifest)
+
+        return other.twin(mirrored)
+
     def _table(
         self,
         type: ElementType,
@@ -156,10 +167,15 @@ class TableStorage:
             return self._store.lance_path(self._find(type, pin, is_final=is_final)[0])
 
         shown = ShownVersion(self.uri(pin.path), locate)
+
+        def explain() -> None:
+            shown.raise_failure()
+            refuse_gone(self._store, self._main_line)
+
         return Table(
             type, pin.path, pin.version, pin.transaction, pin.rows,
             open_rows=lambda: self._handle(pin.path, pin.version, manifest(), shown), mirrored=mirrored, tail=tail,
-            on_failure=lambda: refuse_gone(self._store, self._main_line),
+            on_failure=explain,
         )  # fmt: skip
 
     def _find(self, type: ElementType, pin: Pin, *, is_final: bool) -> tuple[str, bytes]:
@@ -292,9 +308,9 @@ class TableStorage:
                 return None
             # Addresses are our own numbers, so text is safe. Ranges keep it short where neighbours are deleted; a chain
             # of many ranges nests so deeply that Lance's parser overflows its stack.
-            ranges = list(itertools.islice(_ranges(addresses), _RANGES_MAX + 1))
-            if len(ranges) <= _RANGES_MAX:
-                return fragment.delete(" or ".join(ranges))
+            breaks = np.flatnonzero(np.diff(addresses) != 1) + 1
+            if len(breaks) < _RANGES_MAX:
+                return fragment.delete(" or ".join(_ranges(addresses, breaks)))
             return fragment.delete(f"{ROWADDR} in ({','.join(map(str, addresses))})")
 
     # Committing
@@ -317,12 +333,13 @@ class TableStorage:
         try:
             with storage_errors(table.type):
                 arriving = [*change.arriving, *(self._mirrors.expect(file, size) for file, size in brought.items())]
-                mirrored = table.mirror.commit(made, manifest, arriving, restored=restored)
+                mirrored = table.mirror.commit(
+                    made, manifest, arriving, restored=restored, has_final_names=self._line == self._main_line
+                )
         except CommitConflictError as error:
             raise VersionTaken(table.type.table_key, expected, None) from error
-        # The number that a commit to the table itself would get. Other branches' versions have no final names.
-        final = mirrored.newest_final if self._line == self._main_line else 0
-        found = max(int(mirrored.mirror.dataset.version), final + 1)
+        # The number that a commit to the table itself would get.
+        found = max(int(mirrored.mirror.dataset.version), mirrored.newest_final + 1)
         if found != expected:
             self._store.delete(manifest)
             self._store.delete_empty_folders(folder)
@@ -407,8 +424,7 @@ def _without_ids(rows: pa.Table, ids: pa.ChunkedArray) -> pa.Table:
     return rows if len(ids) == 0 else rows.filter(pc.invert(pc.is_in(rows[ID], value_set=ids.combine_chunks())))
 
 
-def _ranges(addresses: np.ndarray[Any, Any]) -> Iterator[str]:
+def _ranges(addresses: np.ndarray[Any, Any], breaks: np.ndarray[Any, Any]) -> Iterator[str]:
     """Sorted addresses as `between` ranges of neighbours."""
-    breaks = np.flatnonzero(np.diff(addresses) != 1) + 1
     for run in np.split(addresses, breaks):
         yield f"{ROWADDR} between {run[0]} and {run[-1]}"

@@ -60,6 +60,7 @@ class Table:
         self._open_rows, self._mirrored = open_rows, mirrored
         self._dataset: lance.LanceDataset | None = None
         self._tail = tail
+        self._elder: Table | None = None  # that this one is a twin of
         self._on_failure = on_failure  # raises a more specific error, if there is one
 
     @property
@@ -86,7 +87,23 @@ class Table:
     @property
     def _manifest(self) -> lance.LanceDataset:
         """The handle that knows the version's fragments."""
-        return self._mirrored.dataset if isinstance(self._mirrored, Mirror) else self.dataset
+        if isinstance(self._mirrored, Mirror):
+            return self._mirrored.dataset
+        return self.dataset if self._elder is None else self._elder._manifest
+
+    @property
+    def manifest(self) -> bytes | None:
+        """The file of its manifest, if that is known here."""
+        return self._mirrored.manifest if isinstance(self._mirrored, Mirror) else None
+
+    def twin(self, mirrored: Callable[[], Mirror]) -> Table:
+        """The same version for another line: it shares what was read, and makes its next version elsewhere."""
+        twin = Table(
+            self.type, self.path, self.version, self.transaction, self.rows,
+            open_rows=lambda: self.dataset, mirrored=mirrored, tail=self._tail, on_failure=self._on_failure,
+        )  # fmt: skip
+        twin._elder = self
+        return twin
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open table can't be pickled: the copy would commit visibly; pass URI and version instead")
@@ -138,10 +155,10 @@ class Table:
         """The version's fragments, by its manifest alone."""
         return [_described(fragment) for fragment in self._manifest.get_fragments()]
 
-    def rows_at(self, addresses: pa.Array) -> pa.Table:
+    def rows_at(self, addresses: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these addresses, in their order; no other row is read."""
         with self._errors():
-            return self.dataset._take_rows(addresses, self.type.arrow.names)
+            return self.dataset._take_rows(addresses, list(self.type.arrow.names if columns is None else columns))
 
     def tail_fragment(self) -> lance.LanceFragment | None:
         """The newest fragment while it is a tail; None if it is sealed."""

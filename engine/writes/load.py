@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from omniray.engine.base.errors import Conflict, InputError, OmnirayError
+from omniray.engine.base.errors import BranchGone, Conflict, InputError, OmnirayError
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.judge.keylog import ROOMY, KeyLog, KeyMemory
 from omniray.engine.judge.pinned import State
@@ -66,7 +66,7 @@ class LoadIntent:
         self.resubmittable = terms.txn_id is not None
         # The rows of parts come in any order, which may differ in a second try: they can't be hashed.
         self._payload = None if terms.txn_id is None or in_parts else LoadPayload(options.mode)
-        self.author = terms.author
+        self.author, self.message = terms.author, terms.message
         self.expected_versions = terms.expected_versions
         self._tables, self._schema, self._options = tables, tables.schema, options
         self._lease = tables.new_lease()
@@ -80,6 +80,15 @@ class LoadIntent:
     @property
     def strict(self) -> bool:
         return self._options.mode is Mode.OVERWRITE
+
+    def refuse_other(self, line: str) -> None:
+        """Refuse to be committed to another branch than the one that it was begun for."""
+        if line != self._tables.line:
+            raise BranchGone(
+                f"the load was begun for the branch with the id {self._tables.line}, and would land on the one with "
+                f"the id {line}; nothing was written: name its branch, or begin again if that was deleted",
+                line=self._tables.line, found=line,
+            )  # fmt: skip
 
     @property
     def payload_hash(self) -> str:
@@ -192,7 +201,7 @@ class LoadIntent:
             return None
         header = Header(
             self.commit_id, self.kind, self.author, self.expected_versions, self.payload_hash, schema_hash,
-            fresh=not self.resubmittable,
+            fresh=not self.resubmittable, message=self.message,
         )  # fmt: skip
         rejected = self._rejects.count if self._rejects is not None else 0
         return LoadRequest(header, self._options, rejected, self._log.packed(), rows)

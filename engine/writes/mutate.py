@@ -63,7 +63,7 @@ class MutationIntent:
         self.commit_id = new_ulid() if terms.txn_id is None else checked_txn_id(terms.txn_id)
         self.resubmittable = terms.txn_id is not None
         self.payload_hash = payload_hash
-        self.author = terms.author
+        self.author, self.message = terms.author, terms.message
         self.expected_versions = terms.expected_versions
         self._query = query
         self._schema = schema

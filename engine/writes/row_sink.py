@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +11,13 @@ import pyarrow as pa
 
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.schema.types import ID, ElementType
+from omniray.engine.tables.row_stream import RowStream
 from omniray.engine.tables.storage import StagedRows
 from omniray.engine.tables.table import Table
 from omniray.engine.writes.staging_tables import StagingTables
 
 INLINE_ROWS_MAX = 16_384
 INLINE_BYTES_MAX = 8 << 20
-_AHEAD_BATCHES = 4
-_POLL_S = 0.2
 
 
 class RowSink:
@@ -46,17 +42,15 @@ class RowSink:
         self._rows = 0
         self._bytes = 0
         self._since_us = 0
-        self._queue: queue.Queue[pa.RecordBatch | None] | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._staging: Future[StagedRows] | None = None
+        self._stream: RowStream | None = None
         self._finished = False
         self._inline: pa.Table | None = None
         self._staged: StagedRows | None = None
         self._rewritten: tuple[pa.Array, pa.Table, StagedRows] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._queue is not None:
-            self._send(batch)
+        if self._stream is not None:
+            self._stream.write(batch)
             return
         self._batches.append(batch)
         self._rows += batch.num_rows
@@ -77,9 +71,8 @@ class RowSink:
         """The source has ended."""
         if self._staged is not None and self._batches:
             self._start_staging()
-        if self._staging is not None:
-            self._send(None)
-            self.take(self._staging.result())
+        if self._stream is not None:
+            self.take(self._stream.finish())
             reach(Point.STAGE_AFTER_ROWS)
         elif self._staged is None:
             self._inline = pa.Table.from_batches(self._batches, self._type.arrow)
@@ -121,14 +114,14 @@ class RowSink:
 
     def close(self, *, used: bool) -> None:
         """Delete staged files that the graph does not refer to: all, or the ones that a rewrite replaced."""
-        if self._staging is not None and not self._finished:
-            self._abandon(self._staging)
+        if self._stream is not None and not self._finished and (staged := self._stream.abandon()) is not None:
+            self.take(staged)
         if self._staged is not None and (not used or self._rewritten is not None):
             self._storage.forget_rows(self._table().path, self._staged)
         if not used:
             self._forget_rewritten()
-        if self._pool is not None:
-            self._pool.shutdown()
+        if self._stream is not None:
+            self._stream.close()
 
     # Staging
 
@@ -138,38 +131,13 @@ class RowSink:
     def _start_staging(self) -> None:
         table = self._table()
         self._since_us = self._announce(table)
-        self._queue = queue.Queue(maxsize=_AHEAD_BATCHES)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"omniray-load-{self._type.name}")
-        reader = pa.RecordBatchReader.from_batches(self._type.arrow, self._arriving(self._queue))
-        self._staging = self._pool.submit(self._stage, table, reader, self._since_us)
+        self._stream = RowStream(self._storage, table, self._since_us)
         for batch in self._batches:
-            self._send(batch)
+            self._stream.write(batch)
         self._batches = []
 
     def _stage(self, table: Table, rows: pa.RecordBatchReader, since_us: int) -> StagedRows:
         return replace(self._storage.stage_rows(table, rows), staged_since_us=since_us)
-
-    def _arriving(self, arrivals: queue.Queue[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-        while (batch := arrivals.get()) is not None:
-            yield batch
-
-    def _send(self, batch: pa.RecordBatch | None) -> None:
-        """Hand a batch to the staging thread; if the thread has failed, raise its error."""
-        assert self._queue is not None, "nothing is being staged"
-        assert self._staging is not None, "nothing is being staged"
-        while True:
-            if self._staging.done():
-                self._staging.result()
-            try:
-                return self._queue.put(batch, timeout=_POLL_S)
-            except queue.Full:
-                continue
-
-    def _abandon(self, staging: Future[StagedRows]) -> None:
-        """After a failure of the load, let the staging thread end, so that its files are known."""
-        with contextlib.suppress(Exception):  # the load's own error is reported
-            self._send(None)
-            self.take(staging.result())
 
     # Editing
 

@@ -13,9 +13,10 @@ from omniray.engine.writes.lease import Lease
 
 @dataclass(frozen=True, slots=True)
 class StagingTables:
-    """The tables of a branch, to stage rows for; `open` opens one at its newest version."""
+    """The tables of a branch, to stage rows for; `open` opens one at its newest version. `line` is the branch's."""
 
     schema: Schema
     storage: TableStorage
     open: Callable[[str], Table]
     new_lease: Callable[[], Lease]
+    line: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from omniray.engine.base.principal import Author
+from omniray.engine.base.principal import Author, checked_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +15,7 @@ class WriteTerms:
     author: Author
     expected_versions: Mapping[str, int] = field(default_factory=dict)
     txn_id: str | None = None
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        checked_message(self.message)

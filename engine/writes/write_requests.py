@@ -53,6 +53,7 @@ class Header:
     schema_hash: str
     fresh: bool = False
     began: int = 0
+    message: str = ""
 
 
 class Request(Protocol):

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omniray.coordinator.client.client import Client, connect
     from omniray.engine.base.errors import (
+        BranchExists,
+        BranchGone,
         Conflict,
         ConstraintViolation,
         ExpectedVersionMismatch,
         GraphExists,
         InputError,
         KeyConflict,
+        MergeConflicts,
         NotFound,
         OmnirayError,
         OutcomeUnknown,
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
         RecoveryRequired,
         StorageError,
     )
+    from omniray.engine.branches.branches import BranchChange
+    from omniray.engine.branches.diff import GraphDiff
+    from omniray.engine.branches.listing import BranchInfo
+    from omniray.engine.branches.merge_result import MergeResult
     from omniray.engine.graph import Graph, init, open
     from omniray.engine.history.lineage_entry import LineageEntry
     from omniray.engine.judge.resolution import Outcome, WriteResult
@@ -38,15 +45,22 @@ except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "BranchChange",
+    "BranchExists",
+    "BranchGone",
+    "BranchInfo",
     "Client",
     "Conflict",
     "ConstraintViolation",
     "ExpectedVersionMismatch",
     "Graph",
+    "GraphDiff",
     "GraphExists",
     "InputError",
     "KeyConflict",
     "LineageEntry",
+    "MergeConflicts",
+    "MergeResult",
     "NotFound",
     "OmnirayError",
     "Outcome",
@@ -67,9 +81,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BranchChange": "engine.branches.branches",
+    "BranchInfo": "engine.branches.listing",
     "Client": "coordinator.client.client",
     "Graph": "engine.graph",
+    "GraphDiff": "engine.branches.diff",
     "LineageEntry": "engine.history.lineage_entry",
+    "MergeResult": "engine.branches.merge_result",
     "Outcome": "engine.judge.resolution",
     "Recovery": "engine.line.commit_object",
     "Snapshot": "engine.reading.snapshot",

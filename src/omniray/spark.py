@@ -39,16 +39,20 @@ def run_pipeline(
     path: str | PathLike[str],
     spark: "SparkSession | None" = None,
     *,
+    branch: str | None = None,
     run_id: str | None = None,
     dry_run: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> "Report":
-    """Run a pipeline file as one commit, in the given session, else in the active one, else in a new one."""
+    """Run a pipeline file as one commit, in the given session, else in the active one, else in a new one.
+
+    `branch` is where it is committed, instead of the branch that the file names.
+    """
     from omniray.workers.spark.pipeline.config import read_pipeline
     from omniray.workers.spark.pipeline.run import run
 
     spark = spark or session("omniray pipeline")
-    return run(read_pipeline(path), spark, connect, run_id=run_id, dry_run=dry_run, tell=tell)
+    return run(read_pipeline(path), spark, connect, branch=branch, run_id=run_id, dry_run=dry_run, tell=tell)
 
 
 def connect(uri: str, **options: Any) -> "Client":

@@ -13,6 +13,17 @@ from bench.traffic import Traffic, until_commit
 from tests.kit.s3server import LoggedRequest
 
 FIGURES = {
+    "branches": [
+        "create a branch",
+        "requests to create it",
+        "their depth",
+        "first write on it, beside one on main",
+        "requests until its answer",
+        "merge 1,000 rows that either side changed",
+        "bytes that it reads, beside reading both versions",
+        "fast-forward to 10,000 new rows",
+        "bytes of data that it writes",
+    ],
     "bulk": ["time", "processor time", "memory"],
     "single": [
         "mutate, insert one node",

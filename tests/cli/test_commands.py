@@ -244,7 +244,7 @@ def test_history_tells_who_did_what_newest_first(graph: str) -> None:
     document = run("history", graph, "--json").document
     assert document["branch"] == "main"
     newest, oldest = document["commits"]
-    assert set(newest) == {"commit_id", "parent", "kind", "actor", "tenant", "at", "tables"}
+    assert set(newest) == {"commit_id", "parent", "kind", "actor", "tenant", "at", "tables", "message", "merged"}
     assert (newest["kind"], newest["actor"], sorted(newest["tables"])) == (
         "Load",
         "tester",

@@ -154,7 +154,7 @@ class _Mortal:
         self._answers: list[Status] = [STATUS]
         self._done = done
 
-    def status(self) -> Status:
+    def status(self, *, branch: str = "main") -> Status:
         if not self._answers:
             raise Unreachable("gone")
         return self._answers.pop()
@@ -644,7 +644,7 @@ class _Answers:
     def __exit__(self, *_: object) -> None:
         self.asked.append("close")
 
-    def status(self) -> Status:
+    def status(self, *, branch: str = "main") -> Status:
         return STATUS
 
     def down(self, timeout_s: float) -> None:
@@ -662,7 +662,7 @@ class _Answers:
         self.asked.append(("sweep", terms))
         return SweepReport(7, (), NOTHING, dry_run=True)
 
-    def outcome(self, txn_id: str) -> Outcome:
+    def outcome(self, txn_id: str, *, branch: str) -> Outcome:
         self.asked.append(("outcome", txn_id))
         return Outcome(txn_id, committed=False)
 

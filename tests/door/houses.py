@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omniray.coordinator.client.wire import Wire
@@ -33,22 +33,31 @@ class FakeHouse:
     places: set[str] = field(default_factory=lambda: {PLACE})
     newest: int = 41
     is_ready: bool = True
+    lines: list[str] = field(default_factory=list)  # that requests were for
+    versions: list[int] = field(default_factory=list)  # of the messages
     written: list[bytes] = field(default_factory=list)
     called: list[tuple[str, bytes]] = field(default_factory=list)
     answers: Callable[[bytes], Awaitable[Reply]] | None = None
     gives: Mapping[str, Any] = field(default_factory=dict)
 
-    async def write(self, sent: bytes) -> Reply:
+    def newest_of(self, line: str) -> int | None:
+        return self.newest if line == self.line else None
+
+    async def write(self, line: str, sent: bytes, version: int) -> Reply:
+        self.lines.append(line)
+        self.versions.append(version)
         self.written.append(sent)
         if self.answers is not None:
             return await self.answers(sent)
-        return Reply(200, encode_reply(LANDED))
+        return Reply(200, encode_reply(LANDED, version))
 
-    async def call(self, call: Call, arguments: bytes) -> Reply:
+    async def call(self, line: str, call: Call, arguments: bytes) -> Reply:
+        self.lines.append(line)
         self.called.append((call.name, arguments))
         return Reply(200, calls.encode(self.gives.get(call.name)))
 
-    async def stage(self, arguments: bytes) -> Reply:
+    async def stage(self, line: str, arguments: bytes) -> Reply:
+        self.lines.append(line)
         self.called.append(("stage", arguments))
         return Reply(200, b"a part")
 
@@ -65,12 +74,8 @@ class Door:
     server: HttpServer
     record: DoorRecord
 
-    def wire(self, *, line: str = LINE, place: str = PLACE, newest: int = 0, **changed: str) -> Wire:
-        record = DoorRecord(
-            changed.get("url", self.record.url),
-            changed.get("secret", self.record.secret),
-            changed.get("certificate", self.record.certificate),
-        )
+    def wire(self, *, line: str = LINE, place: str = PLACE, newest: int = 0, **changed: Any) -> Wire:
+        record = replace(self.record, **changed)
         return Wire(FoundDoor(record, place), line, newest)
 
     def headers(self, **changed: str | None) -> dict[str, str]:

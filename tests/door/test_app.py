@@ -8,14 +8,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from omniray.coordinator.door import app as app_module
+from omniray.coordinator.door import messages
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import BODIES_BYTES_MAX, DoorApp, Reply
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS
 from omniray.coordinator.door.messages import BYTES_MAX
-from tests.door.houses import LANDED, TIMEOUT_S, Door, FakeHouse, head, opened
+from tests.door.houses import LANDED, LINE, TIMEOUT_S, Door, FakeHouse, head, opened
 
 PACKED = "application/vnd.msgpack"
 WRITE, NEWEST = "/v1/write", "/v1/call/newest"
@@ -75,14 +77,43 @@ def test_before_its_record_is_put_a_door_lets_nobody_in(door: Door) -> None:
     assert door.ask(WRITE, b"a write").status == door.ask(WRITE, b"a write", X_Omniray_Place="").status == 409
 
 
-@pytest.mark.parametrize("line", [None, "", "01K9ZQ5T7Z0000000000000009"])
-def test_a_request_for_another_branch_is_not_carried_out(door: Door, line: str | None) -> None:
+@pytest.mark.parametrize("line", [None, "", "main", "01k9zq5t7z0000000000000009"])
+def test_a_request_that_names_no_line_is_not_carried_out(door: Door, line: str | None) -> None:
     said = door.ask(WRITE, b"a write", X_Omniray_Line=line)
     assert (said.status, kind(said.body)) == (404, "not_found")
     assert door.house.written == []
 
 
-@pytest.mark.parametrize("path", ["/v1/call/no", "/v1/call/", "/v1/call/newest/", "/v1/write/", "/", "/v2/write"])
+@pytest.mark.parametrize(("line", "newest"), [(LINE, "41"), ("01K9ZQ5T7Z0000000000000009", None)])
+def test_the_house_is_told_which_branch_a_request_is_for(door: Door, line: str, newest: str | None) -> None:
+    """The answer tells the number of that branch's line, if that is open."""
+    said = [door.ask(path, b"{}", X_Omniray_Line=line) for path in (WRITE, NEWEST, "/v1/stage")]
+    assert [one.status for one in said] == [200] * 3
+    assert door.house.lines == [line] * 3
+    assert [one.headers.get("x-omniray-newest") for one in said] == [newest] * 3
+
+
+@pytest.mark.parametrize("path", ["/v9/write", "/v0/write", "/v2/call/newest", "/v3/stage", "/v7/no"])
+def test_a_request_of_an_unknown_version_is_refused_by_name_before_it_is_read(door: Door, path: str) -> None:
+    """In JSON, which every version reads."""
+    said = door.ask(path, Content_Length="7")
+    version = path[2]
+    assert (said.status, kind(said.body), said.headers["content-type"]) == (400, "bad_input", "application/json")
+    assert f"a request of version {version}, and this omniray understands 1: use" in json.loads(said.body)["message"]
+    assert (door.house.written, door.house.called) == ([], [])
+
+
+def test_a_request_is_answered_in_its_own_version(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a coordinator of the next release, while clients of this one still write."""
+    monkeypatch.setattr(messages, "VERSIONS", (1, 2))
+    said = [door.ask(f"/v{version}/write", b"a write") for version in (1, 2)]
+    assert door.house.versions == [1, 2]
+    assert [msgspec.msgpack.decode(one.body)["version"] for one in said] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/call/no", "/v1/call/", "/v1/call/newest/", "/v1/write/", "/", "/write", "/vx/write", "/v/write"]
+)
 def test_a_call_that_there_is_not_names_those_that_there_are(door: Door, path: str) -> None:
     said = door.ask(path, b"{}")
     assert (said.status, kind(said.body)) == (404, "not_found")

@@ -14,9 +14,10 @@ import pytest
 
 import omniray
 from omniray.coordinator.actors import house as house_module
-from omniray.coordinator.actors import incarnations as incarnations_module
+from omniray.coordinator.actors import line_service
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
+from omniray.coordinator.door import record as record_module
 from omniray.coordinator.door.calls import CALLS, Call
 from omniray.engine.base.errors import (
     Fenced,
@@ -30,6 +31,11 @@ from omniray.engine.base.errors import (
     Withdrawn,
 )
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.branches.branches import BranchChange
+from omniray.engine.branches.conflicts import ConflictKind, MergeConflict
+from omniray.engine.branches.merge_plan import How, TableSummary
+from omniray.engine.branches.merge_result import MergeOutcome as Merged
+from omniray.engine.branches.merge_result import MergeResult
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import take_over
@@ -186,7 +192,7 @@ def test_a_down_that_fails_says_why_and_the_process_lives_on_to_be_asked_again(
 
     with connected(store) as client:
         with monkeypatch.context() as failing:
-            failing.setattr(incarnations_module, "release", fail)
+            failing.setattr(line_service, "release", fail)
             with pytest.raises(StorageError, match="no route"):
                 client.down()
         assert coordinator.ends == []
@@ -214,6 +220,18 @@ def test_a_fenced_write_stays_one_also_when_nobody_can_be_named_who_owns_the_lin
     answer = coordinator.house._fenced(fenced)
     assert isinstance(answer, Fenced)
     assert answer.facts.get("owner") == (successor if is_readable else None)
+
+
+def test_a_client_is_told_which_versions_a_coordinator_of_a_later_release_speaks(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_module, "VERSIONS", (7, 8))
+    with (
+        housed(store, monkeypatch),
+        pytest.raises(InputError, match="speaks version 7, 8 of the messages, and this omniray 1"),
+        connected(store),
+    ):
+        pass
 
 
 # Calls
@@ -257,10 +275,10 @@ def test_calls_that_wait_keep_no_client_from_finding_the_coordinator(store: Obje
 
     coordinator.reconciler.wait = wait
     with connected(store) as client:
-        flushing = [threading.Thread(target=client.flush) for _ in range(house_module.THREADS + 1)]
+        flushing = [threading.Thread(target=client.flush) for _ in range(line_service.CALLS_AT_ONCE + 1)]
         for thread in flushing:
             thread.start()
-        for _ in range(house_module.THREADS):
+        for _ in range(line_service.CALLS_AT_ONCE):
             assert waiting.acquire(timeout=TIMEOUT_S)
         try:
             with connected(store) as another:
@@ -301,7 +319,7 @@ def test_a_bug_in_a_call_is_told_to_its_caller_alone(
 def test_arguments_of_another_form_are_bad_input(coordinator: Housed, call: Call, arguments: Any) -> None:
     import asyncio
 
-    reply = asyncio.run(coordinator.house.call(call, json.dumps(arguments).encode()))
+    reply = asyncio.run(coordinator.house.call(coordinator.line, call, json.dumps(arguments).encode()))
     assert (reply.status, json.loads(reply.body)["kind"]) == (400, "bad_input")
 
 
@@ -328,7 +346,18 @@ ANSWERS: dict[str, Any] = {
     "repair": RepairReport(
         (Drift(PERSON, next(iter(TableClass)), 3, 4, ("01",), ()),), "01", {PERSON: 4}, ("nodes/x",)
     ),
-}
+    **dict.fromkeys(
+        ("branch_create", "branch_delete", "branch_rename"), BranchChange("a", "01", "02", "03", ("03", "04"), True)
+    ),
+    **dict.fromkeys(
+        ("merge", "revert"),
+        MergeResult(
+            Merged.MERGED, "01", "02", ("02", "03"),
+            (MergeConflict(ConflictKind.ORPHAN_EDGE, "Knows", "x", ("src",), {"src": "ann"}, None, "gone"),), 1, 2, 3,
+            {PERSON: 4}, (TableSummary(PERSON, How.ROWS, 5, 6),), True,
+        ),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "status"])
@@ -338,7 +367,7 @@ def test_the_answer_of_each_call_comes_back_as_it_was(name: str) -> None:
 
 
 def test_the_status_of_a_coordinator_of_a_later_omniray_is_understood(coordinator: Housed) -> None:
-    status = coordinator.house._status()
+    status = coordinator.house._status(coordinator.line)
     later = json.dumps({**json.loads(calls.encode(status)), "later": 7}).encode()
     assert calls.decode_answer(calls.STATUS, later) == status
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from omniray.coordinator.client import wire as wire_module
 from omniray.coordinator.door import app as app_module
+from omniray.coordinator.door import messages
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import Reply
 from omniray.coordinator.door.calls import FLUSH, NEWEST, OUTCOME, OfWrite
@@ -22,6 +24,7 @@ from omniray.coordinator.door.certificate import Certificate, client_context
 from omniray.coordinator.door.http_server import HttpServer
 from omniray.coordinator.door.requests import encode_request
 from omniray.engine.base.errors import (
+    InputError,
     KeyConflict,
     LineOwned,
     NotFound,
@@ -31,15 +34,17 @@ from omniray.engine.base.errors import (
     Unauthenticated,
     Unreachable,
 )
+from omniray.engine.base.messages import Form
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.schema.parser import parse_schema
 from tests.clocks import SleepersClock
 from tests.coordination import Sender
-from tests.door.houses import LANDED, TIMEOUT_S, Door, FakeHouse, opened
+from tests.door.houses import LANDED, LINE, TIMEOUT_S, Door, FakeHouse, opened
 from tests.graphs import INSERT, SCHEMA
 
 REQUEST = Sender(parse_schema(SCHEMA)).mutation(INSERT, {"name": "ann"})
 ID = REQUEST.header.commit_id
+OTHER_LINE = "01K9ZQ5T7Z0000000000000009"
 LARGE = Sender(parse_schema(SCHEMA)).mutation(INSERT, {"name": "a" * (16 << 20)})
 
 
@@ -145,6 +150,39 @@ def test_the_secret_of_a_door_is_not_in_the_text_of_its_wire(door: Door) -> None
         assert door.record.secret not in repr(wire)
 
 
+# Versions
+
+
+@pytest.mark.parametrize(("spoken", "version"), [((1,), 1), ((1, 2), 1), ((0, 1), 1)])
+def test_the_newest_version_that_both_sides_know_is_spoken(door: Door, spoken: tuple[int, ...], version: int) -> None:
+    with closing(door, versions=spoken) as wire:
+        assert wire.write(REQUEST, TIMEOUT_S) == LANDED
+    assert door.house.versions == [version]
+    assert msgspec.msgpack.decode(door.house.written[0])["version"] == version
+
+
+def test_a_client_of_the_next_release_speaks_the_version_of_this_one(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "VERSIONS", (1, 2))
+    monkeypatch.setattr(messages, "_ANSWERS", Form(messages.AnyAnswer, (1, 2), messages.BYTES_MAX))
+    with closing(door) as wire:
+        assert wire.write(REQUEST, TIMEOUT_S) == LANDED
+    with closing(door, versions=(1, 2)) as wire:
+        wire.write(REQUEST, TIMEOUT_S)
+    assert door.house.versions == [1, 2]
+    assert [msgspec.msgpack.decode(sent)["version"] for sent in door.house.written] == [1, 2]
+
+
+@pytest.mark.parametrize("spoken", [(2, 3), (0,), ()], ids=["newer", "older", "none"])
+def test_a_coordinator_that_speaks_no_common_version_is_told_by_name_before_anything_is_sent(
+    door: Door, spoken: tuple[int, ...]
+) -> None:
+    named = ", ".join(map(str, spoken)) or "none"
+    with pytest.raises(InputError, match=f"speaks version {named} of the messages, and this omniray 1: use the same"):
+        door.wire(versions=spoken)
+
+
 # Not let in
 
 
@@ -162,9 +200,19 @@ def test_a_wire_that_was_found_in_a_copy_is_told_how_to_free_it(door: Door) -> N
     assert door.house.written == []
 
 
-def test_a_wire_of_another_branch_is_told_so(door: Door) -> None:
-    with closing(door, line="01K9ZQ5T7Z0000000000000009") as wire, pytest.raises(NotFound):
+def test_a_wire_that_names_no_line_is_told_so(door: Door) -> None:
+    with closing(door, line="main") as wire, pytest.raises(NotFound):
         wire.write(REQUEST, TIMEOUT_S)
+
+
+def test_a_wire_for_another_branch_shares_the_connections_and_has_a_number_of_its_own(door: Door) -> None:
+    with closing(door) as wire:
+        wire.call(NEWEST, TIMEOUT_S)
+        other = wire.on(OTHER_LINE)
+        assert (other.root, wire.root, wire.on(OTHER_LINE)) == (wire, wire, other)
+        other.write(REQUEST, TIMEOUT_S)
+        assert (door.house.lines, door.server.connections) == ([LINE, OTHER_LINE], 1)
+        assert (wire.newest, other.newest) == (41, 0), "this house tells the number of main alone"
 
 
 @pytest.mark.parametrize("request_", [REQUEST, LARGE], ids=["small", "large"])

@@ -106,7 +106,7 @@ PARTS = [
 MESSAGES: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "read": (encode_read(BASE, QUESTIONS), lambda data: decode_read(data, SCHEMA)),
     "stage": (encode_stage(BASE, STAGES), lambda data: decode_stage(data, SCHEMA)),
-    "drop": (encode_drop([PERSON]), lambda data: decode_drop(data, SCHEMA)),
+    "drop": (encode_drop(PIN.line, [PERSON]), lambda data: decode_drop(data, SCHEMA)),
     "found": (encode_found(QUESTIONS[2:3], [LOCATED]), lambda data: decode_found(data, QUESTIONS[2:3])),
     "staged": (encode_staged([OWN] * 2), lambda data: decode_staged(data, BASE, STAGES[:2])),
     "taken": (encode_staged([Taken(PERSON, 3), FAILED]), lambda data: decode_staged(data, BASE, STAGES[:2])),

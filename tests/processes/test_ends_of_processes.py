@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import omniray
+from omniray.coordinator.client.under_way import AT_ONCE
 from omniray.engine.line.sidecar import FOLDER as SIDECARS
 from omniray.engine.store.open_store import open_store
 from tests.commands import TIMEOUT_S, environment
@@ -126,3 +127,25 @@ def test_a_forked_child_that_uses_what_its_parent_opened_is_told_so_at_once(disk
     ]  # fmt: skip
     assert all("before this process was forked" in line and "again" in line for line in told)
     assert plain_ids(open_store(graph.uri)) == ["zoe"]
+
+
+_SUBMITS = """
+import sys
+from omniray.coordinator.client.under_way import UnderWay
+from omniray.coordinator.client.waits import Pause
+
+def write(number):
+    yield Pause(0.2)
+    yield Pause(0)
+    print(number, flush=True)
+
+under_way = UnderWay()
+futures = [under_way.submit(write(number)) for number in range(int(sys.argv[1]))]
+"""
+
+
+def test_a_script_that_ends_has_its_submitted_writes_carried_out() -> None:
+    """Also those whose turn comes when no more threads can be had."""
+    done = run(_SUBMITS, str(AT_ONCE + 3))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(map(int, done.stdout.split())) == list(range(AT_ONCE + 3))

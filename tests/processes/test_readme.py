@@ -39,7 +39,7 @@ def finish(command: list[str], folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/python.md", "docs/branches.md"])
 def test_the_python_of_a_document_runs_and_prints_what_it_says(document: str, tmp_path: Path) -> None:
     code = "\n".join(blocks(document, "python"))
     assert finish([sys.executable, "-W", "error::DeprecationWarning", "-c", code], tmp_path).splitlines() == promised(

@@ -68,16 +68,16 @@ class _Caller:
 
     def add_held(self, uri: str, name: str, txn_id: str, folder: Path) -> str | None:
         """Insert a person; the first try has begun, and is held before it is sent, until the test lets it go."""
-        write = Wire.write
+        writing = Wire.writing
 
         def held(wire: Wire, request: Request, timeout_s: float) -> Any:
-            Wire.write = write  # type: ignore[method-assign]
+            Wire.writing = writing  # type: ignore[method-assign]
             (folder / "begun").touch()
             while not (folder / "go").exists():
                 time.sleep(LOOK_EVERY_S)
-            return write(wire, request, timeout_s)
+            return writing(wire, request, timeout_s)
 
-        Wire.write = held  # type: ignore[method-assign]
+        Wire.writing = held  # type: ignore[method-assign]
         return self.add(uri, name, txn_id)
 
     def add_while(self, sign: Path, uri: str, prefix: str) -> list[str]:

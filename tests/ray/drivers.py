@@ -91,6 +91,23 @@ class _Driver:
         """Insert people one by one; the commit ids."""
         return [add(self._client, f"{self._name}-{prefix}-{n}").commit_id for n in range(count)]
 
+    def add_to(self, branches: Sequence[str], prefix: str, count: int) -> dict[str, list[str | None]]:
+        """Insert people one by one, on each of the branches in turn; the commit ids by branch."""
+        done: dict[str, list[str | None]] = {branch: [] for branch in branches}
+        for number in range(count):
+            for branch, commits in done.items():
+                commits.append(add(self._client, f"{self._name}-{prefix}-{number}", branch=branch).commit_id)
+        return done
+
+    def add_until_gone(self, branch: str) -> tuple[list[str | None], omniray.OmnirayError]:
+        """Insert people on a branch until that is refused: the commit ids, and the refusal."""
+        accepted: list[str | None] = []
+        while True:
+            try:
+                accepted.append(add(self._client, f"{self._name}-{len(accepted)}", branch=branch).commit_id)
+            except omniray.OmnirayError as error:
+                return accepted, error
+
     def add_strictly(self, name: str, version: int) -> bool:
         """Insert a person if the table is at a version; whether it was."""
         try:

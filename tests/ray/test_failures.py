@@ -241,9 +241,8 @@ def test_a_queue_owner_that_was_killed_is_there_again_when_its_failure_is_told(
 
     Rounds are tried a few times only: without the wait a slow machine would refuse its writers.
     """
-    remote = RemoteQueues(
-        graph.place, Storage(graph.uri, graph.root.storage_options, graph.place.line, graph.place.line), owners=1
-    )
+    storage = Storage(graph.uri, graph.root.storage_options, graph.place.graph_id)
+    remote = RemoteQueues(graph.place, storage, owners=1).of(graph.place.graph_id)
     newest = graph.newest()
     person = parse_schema(SCHEMA).by_table_key[PERSON]
     asked = (Base(newest.pins, newest.line, newest.seq), [Existing(person, pa.array(["nobody"]))])

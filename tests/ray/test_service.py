@@ -28,7 +28,6 @@ from omniray.engine.writes.row_sink import INLINE_ROWS_MAX
 from omniray.engine.writes.write_requests import Header, MutationRequest
 from tests.graphs import INSERT, PERSON, SCHEMA, files_below
 from tests.processes.crew import Member
-from tests.ray.callers import are_over
 from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading
 from tests.ray.world import Gate, Served, add, is_leaving, served, shrink
 from tests.stores import Root
@@ -271,7 +270,6 @@ def test_a_client_of_a_graph_that_was_created_anew_is_told_so_and_nothing_is_wri
     omniray.init(uri, schema=SCHEMA).close()
     first = Served(Root(str(tmp_path), {}), uri, ray_address)
     hosted = first.host()
-    publisher = {first.publisher_pid}
     with first.connect() as client:
         add(client, "ann")
         client.flush()
@@ -285,10 +283,10 @@ def test_a_client_of_a_graph_that_was_created_anew_is_told_so_and_nothing_is_wri
         others = (hosted.place.reconciler, *(hosted.place.queues(number) for number in range(QUEUE_OWNERS_MAX)))
         first.wait_until(lambda: not any(map(cluster.find, others)), "the other actors have ended")
         hosted.end()
-        first.wait_until(lambda: are_over(publisher), "the publisher has ended")  # Ray forgets it before that
-        with pytest.raises(omniray.OutcomeUnknown, match="another one was created in its place"):
+        # Unknown, if the publisher ended while the write was on its way; a client that finds nobody reads it itself.
+        with pytest.raises((omniray.OutcomeUnknown, GraphGone), match="another one was created in its place"):
             add(client, "dan")
-        assert cluster.find(hosted.place.publisher) is None, "it is not created again"
+        first.wait_until(lambda: cluster.find(hosted.place.publisher) is None, "it is not created again")
     assert {file: (tmp_path / "graph" / file).read_bytes() for file in files_below(uri)} == before
     with served_again(first) as client:
         add(client, "ann")

@@ -59,6 +59,8 @@ def twins(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 _drifts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+_trials: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+ON_TRIAL = ("--branch", "trial")
 Prepare = Callable[[str], object]
 
 
@@ -76,6 +78,24 @@ def drift(uri: str) -> None:
 
 def leave_orphan(uri: str) -> None:
     Path(uri, ORPHAN).write_bytes(b"of nobody")
+
+
+def without_trial(uri: str) -> None:
+    omniray_command("branch", "delete", uri, "trial", "--force")
+
+
+def with_trial(uri: str) -> None:
+    """A branch with a person of its own."""
+    without_trial(uri)
+    run("branch", "create", uri, "trial")
+    run("mutate", uri, "-", *ON_TRIAL, "--params", json.dumps({"name": f"tim-{next(_trials[uri])}"}), stdin=INSERT)
+
+
+def with_conflict(uri: str) -> None:
+    """A branch whose ann has another age than that of main, and both are new."""
+    with_trial(uri)
+    for age, arguments in ((100 + next(_trials[uri]), ON_TRIAL), (50 - next(_trials[uri]), ())):
+        run("mutate", uri, "-", *arguments, "--params", json.dumps({"name": "ann", "age": age}), stdin=AGE)
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,34 @@ CASES = [
     Case("outcome", [COMMITTED], commit_with_id),
     Case("outcome", [NOT_COMMITTED]),
     Case("outcome", ["no id"], code=3),
+    Case("branch create", ["trial", "--message", "why"], without_trial),
+    Case("branch create", ["trial"], with_trial, code=4),
+    Case("branch create", ["a b"], code=3),
+    Case("branch create", ["trial", "--from", "nobody"], without_trial, code=3),
+    Case("branch list", prepare=with_trial),
+    Case("branch rename", ["trial", "trial"], with_trial, code=4),
+    Case("branch rename", ["nobody", "trial"], without_trial, code=3),
+    Case("branch delete", ["trial"], with_trial),
+    Case("branch delete", ["trial"], without_trial, code=3),
+    Case("load", [FILE, "--mode", "merge", *ON_TRIAL], with_trial, records=BOB),
+    Case("load", [FILE, *ON_TRIAL], without_trial, records=BOB, code=3),
+    Case("mutate", ["-", "--params", '{"name": "ann", "age": 7}', *ON_TRIAL], with_trial, AGE),
+    Case("snapshot", ON_TRIAL, with_trial),
+    Case("history", ["--limit", "3", *ON_TRIAL], with_trial),
+    Case("export", ON_TRIAL, with_trial),
+    Case("sql", ["select name, age from Person order by name", *ON_TRIAL], with_trial),
+    Case("outcome", [NOT_COMMITTED, *ON_TRIAL], with_trial),
+    Case("recoveries", ON_TRIAL, with_trial),
+    Case("diff", ["main", "trial"], with_trial),
+    Case("branch merge", ["trial", "--preview"], with_trial),
+    Case("branch merge", ["trial", "--delete-source"], with_trial),
+    Case("branch merge", ["main", "--into", "trial"], with_conflict, code=4),
+    Case("branch merge", ["trial"], with_conflict, code=4),
+    Case("branch merge", ["trial", "--preview"], with_conflict, code=4),
+    Case("branch merge", ["trial", "--on-conflict", "theirs"], with_conflict),
+    Case("branch merge", ["trial", "--into", "trial"], with_trial, code=3),
+    Case("revert", [NOT_COMMITTED], code=3),
+    Case("revert", [COMMITTED, "--preview"], commit_with_id),
 ]
 
 

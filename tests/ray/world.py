@@ -24,6 +24,7 @@ from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Action, Point
+from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation
@@ -90,10 +91,10 @@ class Served:
 
     # Storage
 
-    def line(self) -> list[CommitObject]:
-        """All objects, oldest first."""
+    def line(self, branch: str = "") -> list[CommitObject]:
+        """All objects of main's line, or of the line with this id, oldest first."""
         store = open_store(self.uri, self.root.storage_options)
-        log = CommitLog(store, main_of(store))
+        log = CommitLog(store, BranchId(branch, branch) if branch else main_of(store))
         newest = log.newest_listed()
         assert newest is not None
         return list(reversed(log.down_to(newest, 1)))
@@ -104,10 +105,10 @@ class Served:
     def sidecars(self) -> list[str]:
         return list(open_store(self.uri, self.root.storage_options).names("__recovery"))
 
-    def people(self) -> list[str]:
+    def people(self, branch: str | None = None) -> list[str]:
         """The names by a full scan, so that a doubled row is seen."""
         with self.open(read_only=True) as graph:
-            names: list[str] = sorted(graph.snapshot().table("Person", ["name"])["name"].to_pylist())
+            names: list[str] = sorted(graph.snapshot(branch=branch).table("Person", ["name"])["name"].to_pylist())
             return names
 
     # Actors
@@ -115,7 +116,7 @@ class Served:
     @property
     def place(self) -> Place:
         with self.open(read_only=True) as graph:
-            return Place(graph.line)
+            return Place(graph.graph_id)
 
     @property
     def publisher_pid(self) -> int:
@@ -160,12 +161,12 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(root: Root, address: str, name: str = "graph") -> Iterator[Served]:
-    """A new graph, taken down at the end."""
+def served(root: Root, address: str, name: str = "graph", **options: Any) -> Iterator[Served]:
+    """A new graph, taken down at the end; `options` are those of `host`."""
     uri = f"{root.uri}/{name}"
     omniray.init(uri, schema=SCHEMA, storage_options=root.storage_options).close()
     one = Served(root, uri, address)
-    hosted = one.host()
+    hosted = one.host(**options)
     try:
         yield one
     finally:

@@ -59,3 +59,18 @@ def test_a_coordinator_that_is_killed_while_it_commits_a_frame_is_asked_again(
     assert graph.newest().epoch == epoch + 1
     assert [commit.commit_id for obj in graph.line() for commit in obj.commits].count(tx.txn_id) == 1
     graph.wait_until_healed()
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_frames_land_on_a_branch_of_a_graph_that_is_served(
+    spark: SparkSession, graph: Served, client: omniray.Client, count: int
+) -> None:
+    branch = f"trial-{count}"
+    client.create_branch(branch)
+    saved(people(spark, count), graph.root, graph.uri, "Person", branch=branch)
+    with transaction(client, branch=branch) as tx:
+        tx.write(people(spark, count, first=count), "Person")
+    found = client.snapshot(branch=branch).table("Person", ["name"])["name"].to_pylist()
+    assert sorted(found) == sorted(f"p{n}" for n in range(2 * count))
+    assert graph.people() == []
+    assert client.outcome(tx.txn_id, branch=branch).committed

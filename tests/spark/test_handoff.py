@@ -89,6 +89,22 @@ def test_a_frame_is_one_commit_of_all_partitions(spark: SparkSession, shared: Se
     assert rows_of(shared, "few") == expected("few", 50)
 
 
+@pytest.mark.parametrize("via", ["flight", "files"])
+def test_a_frame_is_handed_over_to_a_branch(
+    spark: SparkSession, shared: Served, client: omniray.Client, tmp_path: Path, via: str
+) -> None:
+    branch, txn_id = f"by-{via}", new_ulid()
+    client.create_branch(branch)
+    options: dict[str, Any] = {"via": via, "shared_path": str(tmp_path) if via == "files" else None}
+    first = to_ray(frame(spark, via), client, "Person", branch=branch, txn_id=txn_id, **options)
+    fails = frame(spark, via).selectExpr("cast(raise_error('a task has run') as string) as name")
+    second = to_ray(fails, client, "Person", branch=branch, txn_id=txn_id, **options)
+    assert (second.commit_id, second.repeated) == (first.commit_id, True), "asked on that branch"
+    found = client.snapshot(branch=branch).table("Person", ["name"])["name"].to_pylist()
+    assert sorted(name for name in found if name.startswith(via)) == expected(via)
+    assert rows_of(shared, via) == []
+
+
 def test_the_same_id_again_is_the_first_outcome_and_no_task_runs(
     spark: SparkSession, shared: Served, client: omniray.Client
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from omniray.coordinator.actors import queue_actor, reconciler_actor
 from omniray.coordinator.actors.cluster import Place, Storage
-from omniray.coordinator.actors.queue_actor import RemoteQueues
+from omniray.coordinator.actors.queue_actor import LineQueues, RemoteQueues
 from omniray.coordinator.actors.reconciler import Finalised
 from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.questions import Scan
@@ -73,8 +73,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def storage_of(store: ObjectStore) -> Storage:
-    line = main_of(store).ulid
-    return Storage(store.uri, None, line, line)
+    return Storage(store.uri, None, main_of(store).ulid)
 
 
 def newest_of(store: ObjectStore) -> CommitObject:
@@ -85,7 +84,7 @@ def newest_of(store: ObjectStore) -> CommitObject:
 
 def test_the_owner_of_a_queue_whose_graph_is_gone_is_not_created_again(store: ObjectStore, created: list[str]) -> None:
     newest = newest_of(store)
-    queues = RemoteQueues(Place(newest.line), storage_of(store), 1)
+    queues = RemoteQueues(Place(newest.line), storage_of(store), 1).of(newest.line)
     shutil.rmtree(store.uri)
     with pytest.raises(GraphGone, match="was deleted"):
         queues.read(Base.on(newest, newest), [Scan(_PERSON, ())])
@@ -97,7 +96,7 @@ def test_the_owner_of_a_queue_that_died_is_waited_for_while_its_graph_is_there(
     store: ObjectStore, created: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = newest_of(store)
-    queues = RemoteQueues(Place(newest.line), storage_of(store), 1)
+    queues = RemoteQueues(Place(newest.line), storage_of(store), 1).of(newest.line)
     answers = [_die, _die, lambda *_, **__: []]
     monkeypatch.setattr(RAY, "get", lambda *args, **options: answers.pop(0)(*args, **options))
     with pytest.raises(StorageError, match="tried again"):
@@ -122,14 +121,15 @@ class Local:
 
 
 @pytest.fixture
-def queues(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> RemoteQueues:
+def queues(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> LineQueues:
     """Three owners, which live: people and cities have different ones."""
     local = SimpleNamespace(exceptions=RAY.exceptions, get=lambda answers, timeout: answers)
     monkeypatch.setattr(queue_actor, "ray", lambda: local)
     monkeypatch.setattr(queue_actor, "create", lambda actor, name, *arguments, **_: Local(actor, *arguments))
-    queues = RemoteQueues(Place(main_of(store).ulid), storage_of(store), 3)
-    assert queues._number(PERSON) != queues._number(CITY)
-    return queues
+    line = main_of(store).ulid
+    queues = RemoteQueues(Place(line), storage_of(store), 3)
+    assert queues._number(line, PERSON) != queues._number(line, CITY)
+    return queues.of(line)
 
 
 def staged_on(base: CommitObject, table_key: str, **announced: Any) -> TableStage:
@@ -137,9 +137,7 @@ def staged_on(base: CommitObject, table_key: str, **announced: Any) -> TableStag
     return TableStage(replace(_announced(base, table_key, write), **announced), write)
 
 
-def test_what_several_owners_answer_comes_in_the_order_of_the_questions(
-    store: ObjectStore, queues: RemoteQueues
-) -> None:
+def test_what_several_owners_answer_comes_in_the_order_of_the_questions(store: ObjectStore, queues: LineQueues) -> None:
     newest = newest_of(store)
     base = Base.on(newest, newest)
     staged = queues.stage(base, [staged_on(newest, key) for key in (CITY, PERSON)])
@@ -151,7 +149,7 @@ def test_what_several_owners_answer_comes_in_the_order_of_the_questions(
     queues.drop([PERSON, CITY])
 
 
-def test_an_error_of_a_queue_is_raised_as_itself(store: ObjectStore, queues: RemoteQueues) -> None:
+def test_an_error_of_a_queue_is_raised_as_itself(store: ObjectStore, queues: LineQueues) -> None:
     newest = newest_of(store)
     (staged,) = queues.stage(Base.on(newest, newest), [staged_on(newest, PERSON)])
     assert isinstance(staged, StagedPin)
@@ -165,7 +163,7 @@ def test_an_error_of_a_queue_is_raised_as_itself(store: ObjectStore, queues: Rem
     [(READ, "a write queue can't read what it is asked"), (FOUND, "a write queue's answer can't be read")],
 )
 def test_a_queue_of_another_release_is_blamed_on_no_write(
-    store: ObjectStore, queues: RemoteQueues, monkeypatch: pytest.MonkeyPatch, message: Form, told: str
+    store: ObjectStore, queues: LineQueues, monkeypatch: pytest.MonkeyPatch, message: Form, told: str
 ) -> None:
     """Fault: its messages have another version. Expected: an error that may be tried again, and names the versions."""
     newest = newest_of(store)
@@ -175,7 +173,7 @@ def test_a_queue_of_another_release_is_blamed_on_no_write(
 
 
 def test_a_bug_in_a_queue_is_an_error_that_names_it(
-    store: ObjectStore, queues: RemoteQueues, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore, queues: LineQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(answers: Any, timeout: float) -> Any:
         error = TaskFailed("in the actor")
@@ -190,7 +188,7 @@ def test_a_bug_in_a_queue_is_an_error_that_names_it(
 
 def test_a_reconciler_whose_graph_is_gone_is_not_created_again(store: ObjectStore, created: list[str]) -> None:
     newest = newest_of(store)
-    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), lambda finalised: None)
+    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), newest.line, lambda finalised: None)
     assert reconciler._told(newest, newest.op_id) is None, "it is away, and is told again"
     shutil.rmtree(store.uri)
     with pytest.raises(GraphGone, match="was deleted"):
@@ -203,7 +201,7 @@ def test_a_reconciler_that_does_not_answer_does_not_hold_up_the_status(
     """Fault: its report never comes. Expected: the last one holds, and what is wrong is said until the next one."""
     monkeypatch.setattr(reconciler_actor, "REPORT_TIMEOUT_S", 0.01)
     newest, told = newest_of(store), list[Finalised]()
-    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), told.append)
+    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), newest.line, told.append)
 
     class TookTooLong(Exception):
         pass
@@ -217,7 +215,7 @@ def test_a_reconciler_that_does_not_answer_does_not_hold_up_the_status(
 
     monkeypatch.setattr(RAY.exceptions, "GetTimeoutError", TookTooLong, raising=False)
     monkeypatch.setattr(RAY, "get", get)
-    reconciler._actor = SimpleNamespace(report=SimpleNamespace(remote=lambda: reports.pop(0)))
+    reconciler._actor = SimpleNamespace(report=SimpleNamespace(remote=lambda line: reports.pop(0)))
     reconciler.ask()
     assert (told, reconciler.recovered, reconciler.trouble) == ([], 0, "the reconciler gave no answer in 0.01 s")
     reconciler.ask()

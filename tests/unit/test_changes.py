@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import omniray
+from omniray.engine.base.errors import BranchGone
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.history import lineage
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.prune import prune
 from omniray.engine.reading import table_diff as difference
@@ -299,3 +301,66 @@ def test_a_step_is_told_before_and_after_it_has_its_final_name(disk: Root) -> No
         assert told(changes_of(graph, disk), 1) == [("insert", "ann")]
         ((kind, rows),) = changes_of(graph, disk).read(step)
         assert (kind, rows["id"].to_pylist()) == ("insert", ["ann"]), "who got it before reads it after, too"
+
+
+# Branches
+
+
+def changes_on(graph: omniray.Graph, branch: str, root: Root) -> Changes:
+    return Changes(open_branch(open_store(graph.uri, root.storage_options), branch, read_only=True))
+
+
+@pytest.mark.parametrize("folded", [True, False], ids=["folded", "not folded"])
+def test_the_stream_of_a_branch_begins_with_its_rows_and_replays_to_it(any_root: Root, folded: bool) -> None:
+    with new_graph(any_root) as graph:
+        insert(graph, "ann", "bob")
+        graph.create_branch("trial")
+        start = graph.snapshot(branch="trial").commit_id
+        assert told(changes_on(graph, "trial", any_root), BEGINNING) == [("insert", "ann"), ("insert", "bob")]
+        graph.mutate('query q() { delete Person where name = "ann" }', branch="trial")
+        insert(graph, "late")
+        graph.load([{"name": "cid"}], type="Person", branch="trial")
+        if folded:
+            graph.flush()
+        changes = changes_on(graph, "trial", any_root)
+        found = list(changes.between(BEGINNING, changes.newest_seq()))
+        assert [(change.seq, change.commit_ids[-1] == start) for change in found] == [(1, True), (2, False), (3, False)]
+        rows: dict[str, str] = {}
+        for change in found:
+            replay(rows, change)
+        assert rows == rows_of(graph.snapshot(branch="trial").table("Person"))
+        assert told(changes, changes.seq_of(start.lower())) == [("delete", "ann"), ("insert", "cid")]
+
+
+def test_the_stream_of_a_branch_tells_nothing_of_types_that_nobody_asked_for(disk: Root) -> None:
+    with new_graph(disk) as graph:
+        insert(graph, "ann")
+        graph.load([{"name": "Rome"}], type="City")
+        graph.create_branch("trial")
+        changes = changes_on(graph, "trial", disk)
+        assert told(changes, BEGINNING, types=["City"]) == [("insert", "Rome")]
+        assert list(changes.steps(BEGINNING, 1, ["Knows"])) == []
+        assert list(changes.steps(BEGINNING, BEGINNING)) == []
+
+
+def test_the_stream_of_a_branch_begins_at_no_commit_of_its_parents_but_the_last(disk: Root) -> None:
+    with new_graph(disk) as graph:
+        insert(graph, "ann")
+        early = graph.snapshot().commit_id
+        insert(graph, "bob")
+        graph.create_branch("trial")
+        changes, start = changes_on(graph, "trial", disk), graph.snapshot(branch="trial").commit_id
+        assert changes.seq_of(start) == 1
+        with pytest.raises(omniray.NotFound, match=f"no commit {early} was made on this branch.*{start}"):
+            changes.seq_of(early)
+
+
+def test_the_stream_of_a_deleted_branch_ends(disk: Root) -> None:
+    with new_graph(disk) as graph:
+        graph.create_branch("trial")
+        changes = changes_on(graph, "trial", disk)
+        graph.delete_branch("trial")
+        graph.create_branch("trial")
+        for use in (changes.newest_seq, lambda: list(changes.between(0, 1))):
+            with pytest.raises(BranchGone):
+                use()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import pickle
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 import omniray
 from omniray.coordinator.client import client as client_module
 from omniray.coordinator.client import delivery
+from omniray.coordinator.client import waits as waits_module
 from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.client.waits import Nothing, Waits
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call
 from omniray.coordinator.rounds.conflicts import WriteAnswer
@@ -72,14 +75,16 @@ class _Ailing:
     def open(self, *, starts: bool, timeout_s: float) -> None:
         self.starts = starts
 
-    def write(self, request: Request, timeout_s: float) -> WriteAnswer:
+    def writing(self, request: Request, timeout_s: float) -> Waits[WriteAnswer]:
+        yield Nothing()
         self.sent.append(request.header.commit_id)
         self.fresh.append(request.header.fresh)
         self.began.append(request.header.began)
         self.timeouts.append(timeout_s)
         return self._next(self.answers)
 
-    def found_again(self, lost: _Ailing, timeout_s: float) -> None:
+    def finding_again(self, lost: _Ailing, timeout_s: float) -> Waits[None]:
+        yield Nothing()
         assert lost is self
         self.looked += 1
         self._next(self.found)
@@ -90,6 +95,10 @@ class _Ailing:
 
     def close(self) -> None:
         pass
+
+    def calling(self, call: Call, timeout_s: float, arguments: Any = None) -> Waits[Any]:
+        yield Nothing()
+        return self.call(call, timeout_s, arguments)
 
     @staticmethod
     def _next(left: list[Any]) -> Any:
@@ -108,7 +117,8 @@ def graph(disk: Root) -> str:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepersClock:
     clock = SleepersClock()
-    monkeypatch.setattr(delivery, "time", clock)
+    for module in (delivery, waits_module):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -357,6 +367,30 @@ def test_a_write_in_doubt_that_somebody_was_told_is_not_committed_ends_with_that
     ailing = _Ailing([unanswered(), Withdrawn("outcome() reported it", reported=True)], [None])
     with pytest.raises(Withdrawn, match="reported"):
         write(connected(ailing))
+
+
+# Cancelled
+
+
+def test_a_write_that_is_cancelled_is_given_up_at_the_coordinator_too(connected: Any) -> None:
+    """It may wait there for its turn, and need not be written."""
+    ailing = _Ailing([LANDED], [None])
+    waits = connected(ailing)._loading([{"name": "ann"}], type="Person", txn_id=(txn_id := new_ulid()))
+    next(waits)  # it is about to be sent
+    next(waits)  # it waits for its answer
+    waits.throw(asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        next(waits)
+    assert ailing.called == [("abandon", calls.OfWrite(txn_id))]
+
+
+def test_a_write_that_is_cancelled_before_it_is_sent_is_not_sent(connected: Any) -> None:
+    ailing = _Ailing([LANDED], [None])
+    waits = connected(ailing)._loading([{"name": "ann"}], type="Person")
+    next(waits)
+    with pytest.raises(asyncio.CancelledError):
+        waits.throw(asyncio.CancelledError())
+    assert (ailing.sent, ailing.called) == ([], [])
 
 
 # Time-outs

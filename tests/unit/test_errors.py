@@ -139,7 +139,8 @@ def test_each_kind_is_that_of_one_class_alone() -> None:
 def test_the_public_names_are_few_sorted_and_documented() -> None:
     names = omniray.__all__
     assert names == sorted(names)
-    assert len(names) <= 30
+    errors = [n for n in names if isinstance(found := getattr(omniray, n), type) and issubclass(found, Exception)]
+    assert len(names) - len(errors) <= 25
     assert [n for n in names if not hasattr(omniray, n)] == []
     documented = (ROOT / "docs" / "python.md").read_text()
     assert [n for n in names if n not in documented] == []

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pytest
 
 import omniray
+from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.tables.filters import TEXT_CHARS_MAX, among, is_pushed_down
+from omniray.engine.tables.storage import TableStorage
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -154,3 +156,28 @@ def test_a_text_that_would_end_the_process_is_refused(ages: omniray.Snapshot, te
 )
 def test_a_long_text_is_no_obstacle_where_nothing_nests(ages: omniray.Snapshot, text: str, rows: int) -> None:
     assert ages.table("Person", filter=text).num_rows == rows
+
+
+@pytest.mark.parametrize("where", ["age = 1", pc.field("age") == 1], ids=["text", "expression"])
+def test_a_store_that_fails_while_a_filter_is_applied_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str | pc.Expression
+) -> None:
+    """Lance asks for the version's path while it filters, and tells of our error in the words of a bad filter."""
+    with omniray.init(tmp_path / "graph", schema="node Person { name: String @key  age: I32? }") as graph:
+        graph.load([{"name": "ann", "age": 1}], type="Person")
+    with omniray.open(tmp_path / "graph", read_only=True) as graph:
+        snapshot = graph.snapshot()
+        find, calls = TableStorage._find, []
+
+        def fails_when_asked_again(self: TableStorage, *arguments: Any, **options: Any) -> Any:
+            calls.append(arguments)
+            if len(calls) > 1:
+                raise StorageError("the store is down")
+            return find(self, *arguments, **options)
+
+        monkeypatch.setattr(TableStorage, "_find", fails_when_asked_again)
+        with pytest.raises(StorageError, match="the store is down"):
+            snapshot.table("Person", filter=where)
+        monkeypatch.undo()
+        with pytest.raises(InputError, match="can't filter"):
+            snapshot.table("Person", filter="nonsense = 1")

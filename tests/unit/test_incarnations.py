@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from omniray.coordinator.actors import incarnations as incarnations_module
+from omniray.coordinator.actors import line_service
 from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.incarnations import HasLeft, Incarnations
 from omniray.coordinator.door.calls import RepairTerms
@@ -191,7 +192,7 @@ def test_a_publisher_that_is_created_again_is_as_durable_as_before_unless_somebo
 
 
 def test_the_secrets_of_a_storage_are_not_in_its_text() -> None:
-    assert "hush" not in repr(Storage("s3://bucket/graph", {"secret_access_key": "hush"}, "graph", "line"))
+    assert "hush" not in repr(Storage("s3://bucket/graph", {"secret_access_key": "hush"}, "graph"))
 
 
 # Draining
@@ -217,7 +218,7 @@ def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(
 ) -> None:
     drained = begin()
     with monkeypatch.context() as failing:
-        failing.setattr(incarnations_module, "release", _fail)
+        failing.setattr(line_service, "release", _fail)
         with pytest.raises(StorageError, match="no route"):
             drained.drain()
     with pytest.raises(Unreachable) as leaving:
@@ -233,8 +234,8 @@ def test_a_store_that_fails_for_a_moment_does_not_keep_a_publisher_from_handing_
 ) -> None:
     """Fault: the first try of handing it back fails. Expected: embedded writers may write once it is drained."""
     drained = begin()
-    tries = [_fail, incarnations_module.release]
-    monkeypatch.setattr(incarnations_module, "release", lambda *line: tries.pop(0)(*line))
+    tries = [_fail, line_service.release]
+    monkeypatch.setattr(line_service, "release", lambda *line: tries.pop(0)(*line))
     drained.drain()
     assert (newest_of(store).owner, tries) == (EMBEDDED, [])
 
@@ -260,7 +261,7 @@ def test_a_write_that_is_under_way_is_not_turned_away_while_its_publisher_leaves
     under_way = serving.admit().submit(plug)
     plug.gate.wait_until_reached()
     looked = threading.Event()
-    monkeypatch.setattr(incarnations_module.time, "sleep", lambda seconds: (looked.set(), under_way.exception(60)))
+    monkeypatch.setattr(line_service.time, "sleep", lambda seconds: (looked.set(), under_way.exception(60)))
     draining = threading.Thread(target=serving.drain)
     draining.start()
     assert looked.wait(TIMEOUT_S)

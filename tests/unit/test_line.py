@@ -29,6 +29,7 @@ from omniray.engine.line.commit_object import (
     believable,
     belonging,
     change_owner,
+    close,
     explain_version,
     fate,
     first_of,
@@ -37,6 +38,7 @@ from omniray.engine.line.commit_object import (
     landed_in,
     may_answer,
     reaches,
+    rebind,
     remarked,
     unlawful,
 )
@@ -261,18 +263,26 @@ FULL = replace(
     horizons={PERSON: 3},
     going=("line-g",),
     policy={"retention": "7d"},
+    parent="line-p",
+    parent_seq=4,
     later={"quota": msgspec.Raw(b'{"rows":5}')},
 )
 STEPS: Mapping[str, Callable[[CommitObject], CommitObject]] = {
     "a write": after,
     "a remark": lambda newest: follow_with(newest, Remark("op-8", withdrawn=("c-2",), swept_before_us=9)),
     "a change of owner": lambda newest: change_owner(newest, op_id="op-8", owner="coordinator-1"),
+    "a change of branches": lambda newest: rebind(
+        newest, op_id="op-8", bindings={**newest.bindings, "more": BINDING}, commit=commit("c-9")
+    ),
+    "the end of a branch": lambda newest: close(newest, op_id="op-8"),
 }
 NUMBERS = {"seq", "prev_op_id", "op_id", "contains"}
 MEANT: Mapping[str, set[str]] = {
     "a write": NUMBERS | {"pins", "commits", "recoveries", "withdrawn", "head"},
     "a remark": NUMBERS | {"commits", "recoveries", "withdrawn", "swept_before_us"},
     "a change of owner": NUMBERS | {"commits", "recoveries", "withdrawn", "epoch", "owner"},
+    "a change of branches": NUMBERS | {"commits", "recoveries", "withdrawn", "head", "bindings"},
+    "the end of a branch": NUMBERS | {"commits", "recoveries", "withdrawn", "epoch", "closed"},
 }
 """What each step means to change; what is told once is not repeated."""
 
@@ -285,7 +295,7 @@ def differing(one: CommitObject, other: CommitObject) -> set[str]:
 def test_every_field_that_a_step_does_not_mean_to_change_is_carried_on(step: str) -> None:
     nothing_said = before_first("", SchemaRef("", "", 0))
     silent = {known.name for known in fields(CommitObject)} - differing(FULL, nothing_said)
-    assert silent == {"owner", "format"}, "a new field of CommitObject needs a value in FULL"
+    assert silent == {"owner", "format", "closed"}, "a new field of CommitObject needs a value in FULL"
     assert differing(FULL, STEPS[step](FULL)) == MEANT[step]
     assert unlawful(FULL, STEPS[step](FULL)) is None
 
@@ -313,7 +323,8 @@ def test_fields_of_a_later_omniray_survive_inside_pins_and_bindings(step: str) -
         part["quota"] = {"rows": 5, "of": ["x"]}
     following = STEPS[step](decode(msgspec.json.encode(data), where="object"))
     written = msgspec.json.decode(encode(following))
-    assert (written["pins"][KNOWS], written["bindings"]) == (data["pins"][KNOWS], data["bindings"])
+    assert written["pins"][KNOWS] == data["pins"][KNOWS]
+    assert written["bindings"]["trial"] == data["bindings"]["trial"]
     assert decode(encode(following), where="object") == following
     first = msgspec.json.decode(encode(first_of(following.bindings["trial"])))
     assert first["pins"] == data["bindings"]["trial"]["pins"], "a branch begins with them"
@@ -333,6 +344,12 @@ def test_the_next_version_of_a_table_has_the_unknown_fields_of_the_one_before() 
 
 
 # The first object of a branch
+
+
+def test_nothing_follows_the_end_of_a_branch() -> None:
+    last = close(S, op_id="op-8")
+    for step in STEPS.values():
+        assert unlawful(last, step(last)) == "may not follow 8, which closes the line"
 
 
 def test_the_first_object_of_a_branch_is_the_same_bytes_whoever_puts_it() -> None:
@@ -470,6 +487,7 @@ commits = st.builds(
     numbers,
     texts,
     st.lists(st.builds(MergedParent, in_paths, numbers, texts), max_size=2).map(tuple),
+    texts,
     later,
 )
 recoveries = st.builds(Recovery, texts, texts, texts, texts, names, numbers, texts)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from omniray.engine.base.errors import InputError, InvariantViolation
+from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.manifest import Manifest
 from omniray.engine.line.commit_log import CommitLog
@@ -104,7 +105,7 @@ def test_a_commit_that_is_folded_and_pruned_between_the_two_reads_is_found(store
     assert found is not None
     assert found.versions == {PERSON: 3}
     assert lineage.find_all(["commit-000004"], objects[-1]) == {"commit-000004": found.entry}
-    assert [entry.seq for entry in lineage.entries(None)] == [6, 5, 4, 3, 2, 1]
+    assert [entry.seq for entry in lineage.entries(objects[-1])] == [6, 5, 4, 3, 2, 1]
 
 
 def test_a_line_with_a_hole_is_refused_rather_than_answered_with_not_found(store: DirectoryStore) -> None:
@@ -140,6 +141,6 @@ def test_recoveries_come_newest_first_wherever_the_fold_has_come_to(store: Direc
 
 def test_a_limit_that_shows_nothing_is_refused(store: DirectoryStore) -> None:
     lineage = history(store, line(2), folded=1)
-    for ask in (lineage.entries, lineage.recoveries):
+    for ask in (Ancestry(store, BRANCH.ulid, CommitLog(store, BRANCH), lineage).entries, lineage.recoveries):
         with pytest.raises(InputError, match="shows nothing"):
             ask(0)

@@ -13,9 +13,11 @@ import pytest
 
 from omniray.coordinator.client import link as link_module
 from omniray.coordinator.client import starting
+from omniray.coordinator.client import waits as waits_module
 from omniray.coordinator.client.background import Detached
 from omniray.coordinator.client.link import PATIENCE_S, Link
 from omniray.coordinator.client.starting import Terms
+from omniray.coordinator.client.waits import Nothing, Waits
 from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.calls import FLUSH, NEWEST, STATUS, Call
 from omniray.coordinator.door.record import DoorRecord, FoundDoor, put_record
@@ -68,6 +70,10 @@ class _Wire:
             raise answer
         return answer
 
+    def calling(self, call: Call, timeout_s: float, arguments: Any = None) -> Waits[Any]:
+        yield Nothing()
+        return self.call(call, timeout_s, arguments)
+
     def close(self) -> None:
         self._doors.closed.append(self.url)
 
@@ -82,7 +88,8 @@ def doors(monkeypatch: pytest.MonkeyPatch) -> _Doors:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepersClock:
     clock = SleepersClock()
-    monkeypatch.setattr(link_module, "time", clock)
+    for module in (link_module, waits_module):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

@@ -114,19 +114,19 @@ def test_a_part_that_a_worker_staged_is_committed_by_whom_it_reaches(disk: Root)
 
 def test_a_worker_answers_with_a_message_whatever_becomes_of_its_part(disk: Root) -> None:
     with new_graph(disk) as graph:
-        where = (graph.uri, None, graph.graph_id)
+        where = (graph.uri, None, graph.graph_id, graph.line)
         for record, expected in (('{"name": "ann"}', Part), ('{"name": null}', RecordError)):
             answer = staging._stage(where, _file_terms(disk, record))
             assert isinstance(answer, bytes)
             assert isinstance(decode_part(answer, graph.schema), expected)
-    gone = decode_part(staging._stage((graph.uri, None, new_ulid()), _file_terms(disk, "{}")), _SCHEMA)
+    gone = decode_part(staging._stage((graph.uri, None, new_ulid(), ""), _file_terms(disk, "{}")), _SCHEMA)
     assert isinstance(gone, GraphGone)
 
 
 def test_a_worker_stages_no_file_that_its_client_has_not_shown_to_be_able_to_read(disk: Root) -> None:
     """Whoever may ask for files of the workers' machine to be loaded could read all that they may."""
     with new_graph(disk) as graph:
-        where = (graph.uri, None, graph.graph_id)
+        where = (graph.uri, None, graph.graph_id, graph.line)
         terms = _file_terms(disk, '{"name": "ann"}')
         for other in (replace(terms, proof="0" * 64), replace(terms, source=f"{disk.uri}/nothing.jsonl")):
             refused = decode_part(staging._stage(where, other), graph.schema)

@@ -10,7 +10,7 @@ from omniray.engine.reading.fragment_groups import FragmentGroup, GroupReader, c
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.table import Fragment
 from tests.coordination import Gate
-from tests.graphs import DELETE, insert, new_graph, opened, reopen
+from tests.graphs import DELETE, insert, new_graph, reopen
 from tests.stores import Root
 
 
@@ -21,7 +21,7 @@ def sizes(*rows: int, limit: int) -> list[list[int]]:
 
 def read(group: FragmentGroup, graph: omniray.Graph, root: Root, **options: object) -> list[str]:
     """As another process does, which has nothing but the group and the graph's place."""
-    reader = GroupReader(opened(open_store(graph.uri, root.storage_options)))
+    reader = GroupReader(open_store(graph.uri, root.storage_options), graph.graph_id, graph.schema.type("Person"))
     names: list[str] = reader.read(pickle.loads(pickle.dumps(group)), **options).read_all()["name"].to_pylist()
     return names
 

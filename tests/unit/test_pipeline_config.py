@@ -60,6 +60,7 @@ edges:
     from: knows
     columns: {from: a, to: b}
     deduplicate: fail
+branch: trial
 """
 SMALL = """\
 graph: {uri: g}
@@ -101,6 +102,7 @@ def test_a_whole_file_is_read() -> None:
     pipeline = parsed(WHOLE, SECRET="x y")
     assert pipeline.mode is Mode.MERGE
     assert (pipeline.actor, pipeline.rejects) == ("nightly", "/home/me/out/rejects")
+    assert pipeline.branch == "trial"
     assert pipeline.graph.uri == "s3://bucket/social"
     assert pipeline.graph.storage_options == {"aws_region": "eu-west-1", "aws_secret_access_key": "x y"}
     (person,), (knows,) = pipeline.nodes, pipeline.edges
@@ -119,7 +121,7 @@ def test_a_whole_file_is_read() -> None:
 def test_a_small_file_has_sensible_defaults() -> None:
     pipeline = parsed(SMALL)
     (person,) = pipeline.nodes
-    assert (pipeline.mode, pipeline.actor) == (Mode.APPEND, "")
+    assert (pipeline.mode, pipeline.actor, pipeline.branch) == (Mode.APPEND, "", "main")
     assert (person.where, person.clean, person.deduplicate) == (None, (), Deduplicate(Keep.FIRST))
 
 

@@ -195,7 +195,7 @@ def test_the_numbers_of_rows_lie_where_lance_can_read_them() -> None:
 
 
 def test_what_is_dropped_arrives() -> None:
-    assert decode_drop(encode_drop([CITY, PERSON]), _SCHEMA) == [CITY, PERSON]
+    assert decode_drop(encode_drop(_LINE, [CITY, PERSON]), _SCHEMA) == [CITY, PERSON]
 
 
 # Answering
@@ -274,7 +274,7 @@ def test_that_tables_were_dropped_arrives() -> None:
 _ASKED: dict[str, tuple[Callable[[], bytes], Callable[[bytes], Any]]] = {
     "read": (lambda: encode_read(_BASE, [Scan(_CITY, (ID,))]), lambda data: decode_read(data, _SCHEMA)),
     "stage": (lambda: encode_stage(_BASE, [_WRITE]), lambda data: decode_stage(data, _SCHEMA)),
-    "drop": (lambda: encode_drop([CITY]), lambda data: decode_drop(data, _SCHEMA)),
+    "drop": (lambda: encode_drop(_LINE, [CITY]), lambda data: decode_drop(data, _SCHEMA)),
     "found": (lambda: encode_found([], []), lambda data: decode_found(data, [])),
     "staged": (lambda: encode_staged([Taken(CITY, 1)]), lambda data: decode_staged(data, _BASE, [_WRITE])),
     "dropped": (encode_dropped, decode_dropped),
@@ -389,7 +389,7 @@ def test_a_stage_of_another_form_is_refused(
 
 def test_an_unknown_table_is_not_dropped() -> None:
     with pytest.raises(NotFound, match="node:X"):
-        decode_drop(encode_drop(["node:X"]), _SCHEMA)
+        decode_drop(encode_drop(_LINE, ["node:X"]), _SCHEMA)
 
 
 def test_answers_that_are_not_as_many_as_the_questions_are_refused() -> None:

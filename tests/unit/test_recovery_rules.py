@@ -33,8 +33,8 @@ def all_table_facts() -> Iterator[TableFacts]:
 
 
 def all_operations() -> Iterator[OperationFacts]:
-    for named, gone, epoch, may_put, own, staging_only in itertools.product(BOOLS, BOOLS, Epoch, BOOLS, BOOLS, BOOLS):
-        yield OperationFacts(named, gone, epoch, may_put, own, staging_only)
+    for facts in itertools.product(BOOLS, BOOLS, Epoch, BOOLS, BOOLS, BOOLS, BOOLS):
+        yield OperationFacts(*facts)
 
 
 def all_table_groups() -> Iterator[tuple[TableFacts, ...]]:
@@ -62,8 +62,9 @@ def operation(
     may_put: bool = True,
     own: bool = False,
     staging_only: bool = False,
+    orphaned: bool = False,
 ) -> OperationFacts:
-    return OperationFacts(named, gone, epoch, may_put, own, staging_only)
+    return OperationFacts(named, gone, epoch, may_put, own, staging_only, orphaned)
 
 
 # Tables
@@ -155,7 +156,7 @@ def test_every_combination_of_facts_has_a_decision_and_deciding_twice_gives_the_
         assert isinstance(decision, Decision)
         assert decided(found, tables) is decision
         assert decided(found, reversed(tables)) is decision, "the order of tables says nothing"
-    assert len(every_decision()) == 96 * (1 + 30 + 465)
+    assert len(every_decision()) == 192 * (1 + 30 + 465)
 
 
 def test_every_decision_is_of_some_combination_of_facts() -> None:
@@ -199,7 +200,7 @@ def test_only_what_is_named_is_rolled_forward_or_waits_for_a_repair() -> None:
 def test_something_lost_is_always_loud_unless_there_is_nothing_to_do() -> None:
     for found, tables, decision in every_decision():
         if TableClass.INVARIANT_VIOLATION in {classify(found.named, table) for table in tables}:
-            assert decision in (Decision.ABORT, Decision.LEAVE, Decision.FORGET)
+            assert decision in (Decision.ABORT, Decision.LEAVE, Decision.FORGET, Decision.DISCARD)
 
 
 def test_a_lease_is_left_or_forgotten_and_nothing_else_is_forgotten() -> None:
@@ -208,8 +209,14 @@ def test_a_lease_is_left_or_forgotten_and_nothing_else_is_forgotten() -> None:
         assert found.staging_only <= (decision in (Decision.FORGET, Decision.LEAVE))
 
 
+def test_what_was_left_on_a_deleted_branch_is_discarded_and_nothing_else() -> None:
+    for found, _, decision in every_decision():
+        is_left_there = found.orphaned and not found.staging_only
+        assert (decision is Decision.DISCARD) == (is_left_there and decision is not Decision.LEAVE)
+
+
 def test_what_changes_an_operation_s_fate_is_recorded() -> None:
-    assert set(RECORDED_AS) == {Decision.ROLL_FORWARD, Decision.ROLL_BACK}
+    assert set(RECORDED_AS) == {Decision.ROLL_FORWARD, Decision.ROLL_BACK, Decision.DISCARD}
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(2, Epoch.PAST), (3, Epoch.CURRENT), (4, Epoch.FUTURE)])

@@ -35,9 +35,9 @@ from omniray.engine.line.commit_object import (
     follow,
     follow_with,
 )
-from omniray.engine.line.line_end import RETENTION_S
+from omniray.engine.line.line_end import RETENTION_S, LineEnd
 from omniray.engine.line.owner import Incarnation, take_over
-from omniray.engine.maintenance import sweep
+from omniray.engine.maintenance import barrier, sweep
 from omniray.engine.maintenance.sweep import Sweeper
 from omniray.engine.recovery import recoverer, repair
 from omniray.engine.recovery.recoverer import Recoverer
@@ -187,7 +187,7 @@ def test_while_a_coordinator_owns_the_line_nobody_else_extends_it(
     coordinator = opened(owner=COORDINATOR)
     taken = take_over(coordinator.tip, COORDINATOR)
     if not has_guard:
-        for module in (writer, sweep, repair):
+        for module in (writer, barrier, repair):
             monkeypatch.setattr(module, "refuse_stranger", lambda owner, newest: None)
         monkeypatch.setattr(recoverer, "decide", _decide_for_a_line_of_everybody_s)
         monkeypatch.setattr(stranger.recoverer, "_owner", COORDINATOR)  # what it asks again, before each put
@@ -214,7 +214,7 @@ def test_who_owns_the_line_is_asked_again_before_every_put(
         append(store, "mallory")
     stranger, coordinator = opened(), opened(owner=COORDINATOR)
     if not has_guard:
-        for module in (sweep, repair):
+        for module in (barrier, repair):
             monkeypatch.setattr(module, "refuse_stranger", lambda owner, newest: None)
     taking_over = Action(lambda: (take_over(coordinator.tip, COORDINATOR), None)[1], nth=1)
     with (
@@ -401,10 +401,11 @@ def staged_a_day_ago(parts: Parts, name: str) -> Bringing:
     return Bringing(parts.schema, {}, staged=replace(staged, staged_since_us=begun_s * 1_000_000))
 
 
-def _announce_nothing(self: Sweeper, swept_before_us: int) -> CommitObject:
-    self.finaliser.notice(self._newest())
-    self.finaliser.flush()
-    return self._newest()
+def _put_nothing(end: LineEnd, finaliser: Finaliser, owner: str, swept_before_us: int) -> CommitObject:
+    newest = end.refresh()
+    finaliser.notice(newest)
+    finaliser.flush()
+    return newest
 
 
 @pytest.mark.parametrize("guard", ["none is missing", "the object comes first", "what was swept is refused"])
@@ -416,7 +417,7 @@ def test_no_commit_refers_to_a_file_that_was_swept(
     It loses its number to the sweep's object, and builds on that no more: without either, rows are gone that landed.
     """
     if guard == "the object comes first":
-        monkeypatch.setattr(Sweeper, "_announce", _announce_nothing)
+        monkeypatch.setattr(sweep, "put_barrier", _put_nothing)
     if guard == "what was swept is refused":
         monkeypatch.setattr(writer, "refuse_swept", lambda tables, base: None)
     loader, sweeping = opened(), opened()
@@ -462,7 +463,7 @@ def test_what_is_not_folded_is_not_pruned(
     pruned = prune.prune(store, left.log, left.newest(), folded, now_us=LONG_AFTER_US, keep=1)
     assert pruned == (0 if has_guard else 2)
     with contextlib.nullcontext() if has_guard else pytest.raises(InvariantViolation, match="does not reach down"):
-        assert [entry.kind for entry in opened().lineage.entries(None)] == ["Mutation"] * 3 + ["Init"]
+        assert [entry.kind for entry in opened().branch.ancestry.entries()] == ["Mutation"] * 3 + ["Init"]
 
 
 @with_twin

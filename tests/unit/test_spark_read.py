@@ -105,38 +105,44 @@ def stream(people: omniray.Graph) -> Iterator[Callable[..., ChangeStreamReader]]
         each.stop()
 
 
+def at(graph: omniray.Graph, seq: int) -> dict[str, Any]:
+    """An offset in the line of a graph."""
+    return {"line": graph.line, "seq": seq}
+
+
 def test_a_stream_starts_at_the_beginning_after_a_commit_or_at_the_head(stream: Any, people: omniray.Graph) -> None:
     birth = people.history()[-1].commit_id
-    assert stream(**{"from": "beginning"}).initialOffset() == {"seq": 0}
-    assert stream(**{"from": birth.lower()}).initialOffset() == {"seq": 1}
-    assert stream().initialOffset() == {"seq": 2}
+    assert stream(**{"from": "beginning"}).initialOffset() == at(people, 0)
+    assert stream(**{"from": birth.lower()}).initialOffset() == at(people, 1)
+    assert stream().initialOffset() == at(people, 2)
     with pytest.raises(omniray.NotFound, match="no commit 01J0000000000000000000000X in the history"):
         stream(**{"from": "01J0000000000000000000000X"}).initialOffset()
 
 
-def test_a_batch_of_the_stream_has_no_more_steps_than_it_may(stream: Any) -> None:
+def test_a_batch_of_the_stream_has_no_more_steps_than_it_may(stream: Any, people: omniray.Graph) -> None:
     limited = stream(steps_per_batch="1")
     limit = limited.getDefaultReadLimit()
-    assert limited.latestOffset({"seq": 0}, limit) == {"seq": 1}
-    assert limited.latestOffset({"seq": 1}, limit) == limited.latestOffset({"seq": 2}, limit) == {"seq": 2}
-    assert stream().latestOffset({"seq": 0}, stream().getDefaultReadLimit()) == {"seq": 2}
+    first, second, third = (at(people, seq) for seq in range(3))
+    assert limited.latestOffset(first, limit) == second
+    assert limited.latestOffset(second, limit) == limited.latestOffset(third, limit) == third
+    assert stream().latestOffset(first, stream().getDefaultReadLimit()) == third
     limited._target = 1  # as of a query that reads what is there now
-    assert limited.latestOffset({"seq": 0}, ReadAllAvailable()) == {"seq": 1}
+    assert limited.latestOffset(first, ReadAllAvailable()) == second
 
 
-def test_a_checkpoint_that_is_ahead_of_the_graph_is_refused(stream: Any) -> None:
+def test_a_checkpoint_that_is_ahead_of_the_graph_is_refused(stream: Any, people: omniray.Graph) -> None:
     """Also by a query that reads what is there now, whose end is fixed beforehand."""
     for prepare in (False, True):
         ahead = stream()
         if prepare:
             ahead.prepareForTriggerAvailableNow()
         with pytest.raises(omniray.InputError, match="the line ends at 2, and a reader has been at 7"):
-            ahead.latestOffset({"seq": 7}, ReadAllAvailable())
+            ahead.latestOffset(at(people, 7), ReadAllAvailable())
 
 
-def test_a_stream_travels_without_what_it_has_open(stream: Any) -> None:
+def test_a_stream_travels_without_what_it_has_open(stream: Any, people: omniray.Graph) -> None:
     opened = stream()
-    (partition,) = opened.partitions({"seq": 0}, {"seq": 2})
+    (partition,) = opened.partitions(at(people, 0), at(people, 2))
     again, part = pickle.loads(pickle.dumps((opened, partition)))
     (batch,) = again.read(part)
     assert batch.select(["_change", "_seq", "name"]).to_pylist() == [{"_change": "insert", "_seq": 2, "name": "ann"}]

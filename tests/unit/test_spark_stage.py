@@ -9,7 +9,7 @@ import pytest
 
 from omniray.engine.base.errors import InputError
 from omniray.engine.history import open_branch as open_branch_module
-from omniray.engine.history.open_branch import OpenBranch, open_branch
+from omniray.engine.history.open_branch import OpenBranch, open_line
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.store.object_store import ObjectStore
@@ -28,12 +28,12 @@ def test_rows_that_come_while_the_graph_is_being_opened_wait_for_it(
         ticket = stage.begin(Target(graph.uri), graph.graph_id, Mode.APPEND)
     opened, gate = [], Gate()
 
-    def slow(store: ObjectStore) -> OpenBranch:
+    def slow(store: ObjectStore, line: str) -> OpenBranch:
         opened.append(store.uri)
         gate.hold()
-        return open_branch(store)
+        return open_line(store, line)
 
-    monkeypatch.setattr(open_branch_module, "open_branch", slow)
+    monkeypatch.setattr(open_branch_module, "open_line", slow)
     with ThreadPoolExecutor() as pool:
         pool.submit(stage.prepare, ticket)
         gate.wait_until_reached()

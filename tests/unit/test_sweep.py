@@ -490,7 +490,7 @@ def test_what_the_manifest_has_replaced_goes_and_the_history_can_be_read(swept: 
     report = swept.sweep()
     assert verdict(report, "__manifest").deleted.files > 0
     fresh = parts_of(store)
-    assert [entry.kind for entry in fresh.lineage.entries(None)] == ["Mutation", "Mutation", "Init"]
+    assert [entry.kind for entry in fresh.branch.ancestry.entries()] == ["Mutation", "Mutation", "Init"]
     fresh.close()
 
 

@@ -13,7 +13,7 @@ from omniray.engine.base.principal import Author
 from omniray.engine.judge.keylog import FRUGAL
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.terms import WriteTerms
-from omniray.workers.kept_graphs import check_same
+from omniray.workers.kept_graphs import check_same, check_same_branch
 from omniray.workers.spark.stage import Ticket
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def commit_parts(ticket: Ticket, types: Sequence[str], parts: Iterable[bytes]) -
 
     Nothing is deleted when this fails: the staged files are left to the sweep, which knows what commits refer to.
     """
+    ticket = ticket.renamed()
     with ticket.target.opened() as graph:
         return commit_on(graph, ticket, types, parts)
 
@@ -44,7 +45,9 @@ def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts:
 
     check_same(graph, ticket.graph_id)
     target = ticket.target
-    made = [decode_part(part, graph.schema) for part in parts]
+    found = graph.snapshot(branch=target.branch)
+    check_same_branch(found, ticket.line)
+    made = [decode_part(part, found.schema) for part in parts]
     staged = [part for part in made if not isinstance(part, OmnirayError)]
     refused = next((part for part in made if isinstance(part, OmnirayError)), None)
     intent = graph.begin_load(
@@ -52,6 +55,7 @@ def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts:
         WriteTerms(Author(target.actor, target.tenant), txn_id=ticket.txn_id),
         announced=[operation for part in staged for operation in part.announced],
         memory=FRUGAL,
+        branch=target.branch,
     )
     try:
         if refused is not None:
@@ -60,4 +64,4 @@ def commit_on(graph: WritableGraph, ticket: Ticket, types: Sequence[str], parts:
     except BaseException:
         intent.close(used=True)
         raise
-    return graph.commit_load(intent)
+    return graph.commit_load(intent, branch=target.branch)

@@ -25,9 +25,8 @@ from omniray.workers.spark.commit import commit_on
 from omniray.workers.spark.handoff_crew import CREW, START_TIMEOUT_S, all_counted
 from omniray.workers.spark.handoff_task import RESULT, hand_over_partition
 from omniray.workers.spark.handoff_workers import Seal, stage_file
-from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
-from omniray.workers.spark.stage import Ticket, begin
+from omniray.workers.spark.stage import Ticket, begin_on
 from omniray.workers.staging import staged_by_tasks
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def to_ray(
     graph: ServedGraph,
     type: str,
     *,
+    branch: str | None = None,
     mode: str = "append",
     txn_id: str | None = None,
     via: str = FLIGHT,
@@ -70,13 +70,11 @@ def to_ray(
     from omniray.workers.spark.types import check_frame
 
     _refuse_options(graph, via, shared_path, timeout_s)
-    check_frame(df.schema, graph.schema.type(type))
     options = LoadOptions.checked(mode, "fail", None)
-    author = graph.written_by(actor, tenant)
-    target = Target(graph.uri, dict(graph.storage_options), author.actor, author.tenant)
-    ticket = begin(target, graph.graph_id, options.mode, txn_id)
+    ticket, schema = begin_on(graph, branch, graph.written_by(actor, tenant), options.mode, txn_id)
+    check_frame(df.schema, schema.type(type))
     commit = partial(commit_on, graph, ticket, [type])
-    if txn_id is not None and _is_committed(graph, ticket.txn_id):
+    if txn_id is not None and _is_committed(graph, ticket):
         return commit([])  # returns its first outcome
     graph.join_ray()
     if shared_path is None:
@@ -95,9 +93,9 @@ def _refuse_options(graph: object, via: str, shared_path: str | None, timeout_s:
         raise InputError(f"timeout_s is {timeout_s}: give seconds, more than 0")
 
 
-def _is_committed(graph: ServedGraph, txn_id: str) -> bool:
+def _is_committed(graph: ServedGraph, ticket: Ticket) -> bool:
     with suppress(OutcomeUnknown):
-        return graph.outcome(txn_id).committed
+        return graph.outcome(ticket.txn_id, branch=ticket.target.branch).committed
     return False
 
 

@@ -7,6 +7,7 @@ written meanwhile. Executors open the graph read-only and read exactly the chose
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ class ReadOptions:
 
     target: Target
     type: str
-    branch: str = "main"
     at: str | None = None
     columns: tuple[str, ...] | None = None
     filter: str | None = None
@@ -42,14 +42,14 @@ class ReadOptions:
     KNOWN = ("uri", "type", "branch", "at", "columns", "filter", "with_commit_id", "changes")
 
     @classmethod
-    def checked(cls, given: Mapping[str, str]) -> ReadOptions:
+    def checked(cls, given: Mapping[str, str], line: str = "") -> ReadOptions:
+        """The options of a read; `line` is the branch if it was resolved before."""
         options = known(given, cls.KNOWN)
         if reads_changes(options):
             raise InputError("changes are a stream: read them with spark.readStream, or leave the option 'changes' out")
         return cls(
-            Target.of(options),
+            Target.of(options, line=line),
             needed(options, "type", "Person"),
-            options.get("branch", "main"),
             options.get("at"),
             _names(options["columns"]) if "columns" in options else None,
             options.get("filter"),
@@ -81,6 +81,7 @@ class PinnedRead:
     """A read with a chosen snapshot: picklable, and always gives the same rows."""
 
     options: ReadOptions
+    graph_id: str
     type: ElementType
     commit_id: str
     groups: tuple[FragmentGroup, ...]
@@ -88,16 +89,16 @@ class PinnedRead:
     @classmethod
     def of(cls, options: ReadOptions) -> PinnedRead:
         """Choose the snapshot, on the driver; invalid columns and filters are refused here, before any task runs."""
-        from omniray.engine.graph import open as open_graph
+        from omniray.engine.reader import GraphReader as Reader
 
-        target = options.target
-        with open_graph(target.uri, read_only=True, storage_options=target.storage_options or None) as graph:
-            snapshot = graph.snapshot(branch=options.branch, at=options.at)
+        with closing(options.target.store()) as store:
+            graph = Reader(options.target.opened_to_read(store))
+            snapshot = graph.snapshot(at=options.at)
             type = snapshot.schema.type(options.type)
             spark_schema(type, options.columns)
             if options.filter is not None:
                 snapshot.reader(options.type, options.columns, options.filter).close()
-            return cls(options, type, snapshot.commit_id, tuple(snapshot.groups(options.type)))
+            return cls(options, graph.graph_id, type, snapshot.commit_id, tuple(snapshot.groups(options.type)))
 
     @property
     def schema(self) -> StructType:
@@ -155,24 +156,23 @@ class GraphReader(DataSourceReader):
         return [InputPartition(group) for group in self._read.groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows of one group; a read without groups still has one empty partition."""
+        """In a task: the rows of one group; a read without groups still has one empty partition.
+
+        The branch is not opened: a frame shows what it pinned, also after its branch was deleted.
+        """
         if partition.value is None:
             return
         # Imported here, since these import Lance, which must not be loaded when Spark forks its workers.
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from omniray.engine.history.open_branch import open_branch
         from omniray.engine.reading.fragment_groups import GroupReader
-        from omniray.engine.store.open_store import open_store
 
         options = self._read.options
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        store = open_store(options.target.uri, options.target.storage_options or None)
-        try:
-            for batch in GroupReader(open_branch(store)).read(partition.value, options.columns, self._where):
+        with closing(options.target.store()) as store:
+            groups = GroupReader(store, self._read.graph_id, self._read.type)
+            for batch in groups.read(partition.value, options.columns, self._where):
                 yield as_spark(self._marked(batch), arrow)
-        finally:
-            store.close()
 
     def _marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._read.options.with_commit_id:

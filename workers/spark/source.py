@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from omniray.engine.base.errors import InputError
+from omniray.engine.base.errors import BranchGone, InputError
 from omniray.engine.history.accepted_schema import read_schema
-from omniray.engine.history.branch_head import find_branch
 from omniray.engine.rows.mode import Mode
-from omniray.engine.store.open_store import open_store
 from omniray.workers.graphs import Connect
-from omniray.workers.spark.options import WriteOptions
+from omniray.workers.spark.options import WriteOptions, line_of
 from omniray.workers.spark.read import GraphReader, PinnedRead, ReadOptions, reads_changes
 from omniray.workers.spark.stage import Ticket, begin
 from omniray.workers.spark.types import check_frame
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from omniray.workers.spark.stream_read import ChangeStreamReader
-    from omniray.workers.spark.stream_write import GraphStreamWriter
+    from omniray.workers.spark.stream_write import EndedStreamWriter, GraphStreamWriter
     from omniray.workers.spark.write import GraphWriter
 
 FORMAT = "omniray"
@@ -42,6 +42,11 @@ class GraphSource(DataSource):
 
     connect: Connect
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # The name is resolved once: Spark sends this very instance to the processes that plan and commit later.
+        self._line = line_of(options)
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -51,7 +56,7 @@ class GraphSource(DataSource):
             return self._pinned.schema
         from omniray.workers.spark.stream_read import ChangeOptions, change_schema
 
-        return change_schema(ChangeOptions.checked(self.options))
+        return change_schema(ChangeOptions.checked(self.options, self._line))
 
     def reader(self, schema: StructType) -> GraphReader:
         return GraphReader(self._pinned, schema)
@@ -59,28 +64,31 @@ class GraphSource(DataSource):
     @cached_property
     def _pinned(self) -> PinnedRead:
         """The snapshot of a frame: chosen when Spark asks for the columns, and used again when it plans the read."""
-        return PinnedRead.of(ReadOptions.checked(self.options))
+        return PinnedRead.of(ReadOptions.checked(self.options, self._line))
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader:
         from omniray.workers.spark.stream_read import ChangeOptions, ChangeStreamReader
 
-        return ChangeStreamReader(ChangeOptions.checked(self.options), schema)
+        return ChangeStreamReader(ChangeOptions.checked(self.options, self._line), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> GraphWriter:
         from omniray.workers.spark.write import GraphWriter
 
-        options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect)
+        options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect, line=self._line)
         return GraphWriter(_begun(options, schema), options.type)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> GraphStreamWriter:
-        from omniray.workers.spark.stream_write import GraphStreamWriter
+    def streamWriter(self, schema: StructType, overwrite: bool) -> GraphStreamWriter | EndedStreamWriter:
+        from omniray.workers.spark.stream_write import EndedStreamWriter, GraphStreamWriter
 
-        options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect)
+        options = WriteOptions.checked(self.options, overwrite=overwrite, connect=self.connect, line=self._line)
         if options.mode is Mode.OVERWRITE:
             raise InputError("a stream can't overwrite: each batch would undo the last one; use append or merge")
         if options.txn_id is not None:
             raise InputError("each batch of a stream has an id of its own: leave out the option 'txn_id'")
-        return GraphStreamWriter(_begun(options, schema), options.type)
+        try:
+            return GraphStreamWriter(_begun(options, schema), options.type)
+        except BranchGone as gone:
+            return EndedStreamWriter(gone)
 
 
 def _begun(options: WriteOptions, schema: StructType) -> Ticket:
@@ -88,11 +96,9 @@ def _begun(options: WriteOptions, schema: StructType) -> Ticket:
 
     Spark plans in a new process each time, so no graph is opened: importing Lance takes longer than all of this.
     """
-    store = open_store(options.target.uri, options.target.storage_options or None)
-    try:
-        head = find_branch(store)
+    with closing(options.target.store()) as store:
+        head = options.target.found(store)
         accepted = read_schema(store, head.newest.schema)
-    finally:
-        store.close()
     check_frame(schema, accepted.schema.type(options.type))
-    return begin(options.target, head.graph_id, options.mode, options.txn_id)
+    target = replace(options.target, line=head.branch.ulid)
+    return begin(target, head.graph_id, options.mode, options.txn_id)

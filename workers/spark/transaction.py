@@ -11,15 +11,15 @@ from omniray.engine.base.principal import Author
 from omniray.engine.writes.options import LoadOptions
 from omniray.workers.graphs import ServedGraph, WritableGraph
 from omniray.workers.spark.commit import commit_on
-from omniray.workers.spark.options import Target
 from omniray.workers.spark.own_errors import own_errors
-from omniray.workers.spark.stage import Ticket, begin, stage_batches
+from omniray.workers.spark.stage import Ticket, begin_on, stage_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from omniray.engine.judge.resolution import WriteResult
+    from omniray.engine.schema.types import Schema
 
 PART = "part"
 ACTOR = "spark"
@@ -28,8 +28,8 @@ ACTOR = "spark"
 class SparkTransaction:
     """A context manager that commits at the end of its block, unless the block raises."""
 
-    def __init__(self, graph: WritableGraph, ticket: Ticket) -> None:
-        self._graph, self._ticket = graph, ticket
+    def __init__(self, graph: WritableGraph, ticket: Ticket, schema: Schema) -> None:
+        self._graph, self._ticket, self._schema = graph, ticket, schema
         self._types: list[str] = []
         self._parts: list[bytes] = []
         self._result: WriteResult | None = None
@@ -62,13 +62,13 @@ class SparkTransaction:
 
         if self._result is not None:
             raise InputError("the transaction is committed: begin another one")
-        check_frame(frame.schema, self._graph.schema.type(type))
+        check_frame(frame.schema, self._schema.type(type))
         with own_errors():
             found = frame.mapInArrow(_staging(self._ticket, type), f"{PART} binary").collect()
         parts = [bytes(row[PART]) for row in found]
         self._types.append(type)
         self._parts += parts
-        made = [decode_part(part, self._graph.schema) for part in parts]
+        made = [decode_part(part, self._schema) for part in parts]
         staged = [part for part in made if not isinstance(part, OmnirayError)]
         if len(staged) < len(made):
             self._commit()  # raises the error, and releases the leases of the other parts
@@ -81,19 +81,23 @@ class SparkTransaction:
 def transaction(
     graph: WritableGraph,
     *,
+    branch: str | None = None,
     mode: str = "append",
     txn_id: str | None = None,
     actor: str | None = None,
     tenant: str | None = None,
 ) -> SparkTransaction:
-    """Several Spark frames in one atomic commit: `with transaction(graph) as tx: tx.write(df, "Person")`."""
+    """Several Spark frames in one atomic commit: `with transaction(graph) as tx: tx.write(df, "Person")`.
+
+    It is committed to the branch that has the name when it begins, and to no later one of that name.
+    """
     checked = LoadOptions.checked(mode, "fail", None)
     if isinstance(graph, ServedGraph):
         author = graph.written_by(actor, tenant)
     else:
         author = Author(ACTOR if actor is None else actor, tenant or "")
-    target = Target(graph.uri, dict(graph.storage_options), author.actor, author.tenant)
-    return SparkTransaction(graph, begin(target, graph.graph_id, checked.mode, txn_id))
+    ticket, schema = begin_on(graph, branch, author, checked.mode, txn_id)
+    return SparkTransaction(graph, ticket, schema)
 
 
 def _staging(ticket: Ticket, type_name: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -1,6 +1,7 @@
 """The configuration of a pipeline as values, checked as far as possible from its file alone.
 
     graph: {uri: ./social}
+    branch: nightly
     rejects: ./rejects
     sources:
       people: {format: csv, path: people.csv}
@@ -24,10 +25,11 @@ from pathlib import Path
 
 from omniray.engine.base.errors import InputError
 from omniray.engine.base.suggestions import did_you_mean
+from omniray.engine.line.branch_id import MAIN
 from omniray.engine.rows.mode import Mode
 from omniray.workers.spark.pipeline.yaml_nodes import Faults, Section, Text, compose
 
-_KEYS = ("graph", "mode", "actor", "rejects", "sources", "nodes", "edges")
+_KEYS = ("graph", "branch", "mode", "actor", "rejects", "sources", "nodes", "edges")
 _NEEDED = {
     "graph": "say where the graph is",
     "rejects": "name a folder for the rows that are refused",
@@ -132,6 +134,7 @@ class Pipeline:
     rejects: str
     nodes: tuple[TypeMapping, ...]
     edges: tuple[TypeMapping, ...]
+    branch: str = MAIN
 
     @property
     def mappings(self) -> tuple[TypeMapping, ...]:
@@ -168,7 +171,7 @@ class _Reader:
         for key, what in _NEEDED.items():
             if key not in root:
                 root.lacks(key, what)
-        actor, rejects = root.text("actor"), self._rejects(root)
+        actor, branch, rejects = root.text("actor"), root.text("branch"), self._rejects(root)
         sources = self._sources(root.section("sources"))
         nodes = self._mappings(root.section("nodes"), sources)
         edges = self._mappings(root.section("edges"), sources)
@@ -182,6 +185,7 @@ class _Reader:
             self._path(rejects),
             nodes,
             edges,
+            branch.value if branch else MAIN,
         )
 
     def _rejects(self, root: Section) -> Text:

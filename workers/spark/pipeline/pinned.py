@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from omniray.engine.reading.snapshot import Snapshot
-    from omniray.workers.graphs import WritableGraph
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,5 @@ class PinnedGraph:
         reader = self.spark.read.format(FORMAT).option("uri", self.uri).option("type", type)
         for name, value in self.storage_options.items():
             reader = reader.option(f"{STORAGE}{name}", value)
-        return reader.option("columns", ",".join(columns)).option("at", self.snapshot.commit_id).load()
-
-
-def pinned(
-    spark: SparkSession, graph: WritableGraph, storage_options: Mapping[str, str], mode: Mode, written: Collection[str]
-) -> PinnedGraph:
-    """The graph at its current snapshot."""
-    return PinnedGraph(spark, graph.uri, storage_options, graph.snapshot(), mode, written)
+        reader = reader.option("branch", self.snapshot.branch).option("at", self.snapshot.commit_id)
+        return reader.option("columns", ",".join(columns)).load()

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from omniray.engine.line.branch_id import MAIN
+
 
 @dataclass(frozen=True, slots=True)
 class TypeCounts:
@@ -37,6 +39,7 @@ class Report:
     commit_id: str | None = None
     repeated: bool = False
     types: Sequence[TypeCounts] = field(default_factory=tuple)
+    branch: str = MAIN
 
     @property
     def rejected(self) -> Mapping[str, int]:
@@ -57,7 +60,8 @@ class Report:
             return f"run {self.run_id}: a dry run, nothing was committed"
         if self.commit_id is None:
             return f"run {self.run_id}: nothing to commit"
-        return f"run {self.run_id}: committed as {self.commit_id}"
+        where = "" if self.branch == MAIN else f" on {self.branch}"
+        return f"run {self.run_id}: committed as {self.commit_id}{where}"
 
 
 def _counts(counts: TypeCounts) -> dict[str, Any]:

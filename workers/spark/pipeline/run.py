@@ -28,7 +28,7 @@ from omniray.workers.spark.pipeline.checks import Held, Judgement, judge
 from omniray.workers.spark.pipeline.config import Pipeline
 from omniray.workers.spark.pipeline.conforming import DETAIL, REASON, ROW
 from omniray.workers.spark.pipeline.frames import conformed_frames, sentence
-from omniray.workers.spark.pipeline.pinned import pinned
+from omniray.workers.spark.pipeline.pinned import PinnedGraph
 from omniray.workers.spark.pipeline.plan import TypePlan, plan
 from omniray.workers.spark.pipeline.reasons import Reason
 from omniray.workers.spark.pipeline.report import Report, TypeCounts
@@ -57,26 +57,31 @@ def run(
     spark: SparkSession,
     connect: Connect,
     *,
+    branch: str | None = None,
     run_id: str | None = None,
     dry_run: bool = False,
     tell: Tell = _silently,
 ) -> Report:
-    """Run a pipeline: one commit, or none at all. With `dry_run`, everything but the commit is done."""
+    """Run a pipeline: one commit, or none at all. With `dry_run`, everything but the commit is done.
+
+    `branch` is where it is committed, instead of the branch that the file names.
+    """
     run_id = new_ulid() if run_id is None else checked_txn_id(run_id)
-    report = Report(run_id, dry_run, pipeline.rejects)
+    place, branch = pipeline.graph, pipeline.branch if branch is None else branch
+    report = Report(run_id, dry_run, pipeline.rejects, branch=branch)
     register(spark, connect)  # the caller's session may not have the data source
-    target = Target(pipeline.graph.uri, pipeline.graph.storage_options, pipeline.actor or ACTOR, connect=connect)
+    target = Target(place.uri, place.storage_options, pipeline.actor or ACTOR, connect=connect, branch=branch)
     with target.opened() as graph, _plain_errors(), own_errors():
         tell(f"run {run_id} on {graph.uri}")
-        if _is_committed(graph, run_id):
+        if _is_committed(graph, branch, run_id):
             return replace(report, commit_id=run_id, repeated=True)
         with Held(spark) as held:
             return _Run(pipeline, spark, graph, report, held, tell).done()
 
 
-def _is_committed(graph: WritableGraph, run_id: str) -> bool:
+def _is_committed(graph: WritableGraph, branch: str, run_id: str) -> bool:
     try:
-        return graph.snapshot(at=run_id).commit_id == run_id
+        return graph.snapshot(branch=branch, at=run_id).commit_id == run_id
     except NotFound:
         return False
 
@@ -108,7 +113,7 @@ class _Run:
     tell: Tell
 
     def done(self) -> Report:
-        plans = plan(self.pipeline, self.graph.schema)
+        plans = plan(self.pipeline, self.graph.snapshot(branch=self.report.branch).schema)
         frames = conformed_frames(self.spark, plans, self.pipeline.file)
         self._make_place_for_rejects()
         judged, counts = self._judged(plans, frames)
@@ -125,7 +130,8 @@ class _Run:
     ) -> tuple[list[Judgement], list[TypeCounts]]:
         """Judge all types, nodes first: the accepted nodes are known before edges to them are judged."""
         place, written = self.pipeline.graph, [one.name for one in plans]
-        state = pinned(self.spark, self.graph, place.storage_options, self.pipeline.mode, written)
+        snapshot = self.graph.snapshot(branch=self.report.branch)
+        state = PinnedGraph(self.spark, self.graph.uri, place.storage_options, snapshot, self.pipeline.mode, written)
         judged, counts, nodes = [], [], dict[str, DataFrame]()
         for one in plans:
             self.tell(f"{one.name}: reading {one.mapping.source.name}")
@@ -187,8 +193,8 @@ class _Run:
                 )
 
     def _committed(self, report: Report, judged: Sequence[Judgement]) -> Report:
-        actor = self.pipeline.actor or ACTOR
-        with transaction(self.graph, mode=self.pipeline.mode, txn_id=report.run_id, actor=actor) as tx:
+        actor, branch, mode = self.pipeline.actor or ACTOR, report.branch, self.pipeline.mode
+        with transaction(self.graph, branch=branch, mode=mode, txn_id=report.run_id, actor=actor) as tx:
             for one, counted in zip(judged, report.types, strict=True):
                 self.tell(f"{one.plan.name}: staging")
                 _check_rows(counted, tx.write(_to_write(one), one.plan.name))

@@ -1,0 +1,101 @@
+"""A client's handles of the branches that it works on: each is found by its name once, and kept by its line's ULID.
+
+So a handle never comes to mean another branch that has got the name meanwhile. One whose branch was deleted is dropped,
+and the next call by that name looks for the branch that has it then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from omniray.coordinator.client.delivery import Delivery
+from omniray.coordinator.client.link import Link
+from omniray.coordinator.client.wire import Wire
+from omniray.engine.base.errors import BranchGone
+from omniray.engine.branches.merge import Operation, foretell
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.states import States
+from omniray.engine.history.open_branch import OpenBranch, open_branch
+from omniray.engine.line.branch_id import MAIN
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.load_stager import LoadStager
+from omniray.engine.reader import GraphReader
+from omniray.engine.store.object_store import ObjectStore
+
+
+class LineLink(Link):
+    """The link of main for another branch: its requests name the line of that branch."""
+
+    def __init__(self, main: Link, line: str) -> None:
+        self._main, self._line = main, line
+
+    @property
+    def wire(self) -> Wire:
+        return self._main.wire.on(self._line)
+
+    def found_again(self, lost: Wire, timeout_s: float) -> None:
+        self._main.found_again(lost.root, timeout_s)
+
+    def close(self) -> None:
+        """The link of main has the connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnBranch:
+    """The graph on one branch: what reads it, stages for it and writes to it."""
+
+    branch: OpenBranch
+    graph: GraphReader
+    stager: LoadStager
+    link: Link
+    delivery: Delivery
+
+    @classmethod
+    def of(cls, branch: OpenBranch, link: Link, timeout_s: float) -> OnBranch:
+        return cls(branch, GraphReader(branch), LoadStager(branch), link, Delivery(link, timeout_s))
+
+    @property
+    def name(self) -> str:
+        """The branch's name when it was opened."""
+        return self.branch.branch.name
+
+    def foretold(self, operation: Callable[[States, CommitObject], Operation], terms: MergeTerms) -> MergeResult:
+        """What a merge or a revert would do now; nothing is written."""
+        with contextlib.closing(States(self.branch)) as states:
+            head = self.branch.newest()
+            return foretell(self.branch, head, operation(states, head), terms)
+
+
+class BranchHandles:
+    """The handles of one client, by the names that it used. Threads may share it."""
+
+    def __init__(self, store: ObjectStore, main: OnBranch, timeout_s: float) -> None:
+        self._store, self._main, self._timeout_s = store, main, timeout_s
+        self._others: dict[str, OnBranch] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def on(self, name: str | None) -> Iterator[OnBranch]:
+        """The handle of a branch, main if none is named; dropped if the branch turns out to be deleted."""
+        handle = self._main if name in (None, MAIN) else self._found(str(name))
+        try:
+            yield handle
+        except BranchGone as gone:
+            if gone.facts.get("line") == handle.graph.line:
+                self._drop(handle)
+            raise
+
+    def _found(self, name: str) -> OnBranch:
+        with self._lock:
+            if name not in self._others:
+                branch = open_branch(self._store, name)
+                link = LineLink(self._main.link, branch.branch.ulid)
+                self._others[name] = OnBranch.of(branch, link, self._timeout_s)
+            return self._others[name]
+
+    def _drop(self, gone: OnBranch) -> None:
+        with self._lock:
+            self._others = {name: one for name, one in self._others.items() if one is not gone}

@@ -1,0 +1,364 @@
+"""The branches of a graph: create, delete and rename them.
+
+A branch is bound to its name by an object of main's line, and that object is what creates it; the first object of the
+branch's own line follows from the binding. No table is touched, however many there are. To delete it takes four steps:
+
+    1. an object of main's line marks the binding as `deleting`: the name is still taken, and it gets no new children
+    2. the branch's own line is begun, if nobody has done so
+    3. an object closes that line: nothing can follow it. This is the deletion, and it is acknowledged now
+    4. an object of main's line frees the name
+
+Whoever finds a deletion that is not finished finishes it. Each verb is applied once for its `txn_id`, which is the id
+of its commit in main's line; that of a creation is the branch's own id, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from omniray.engine.base.errors import (
+    BranchExists,
+    BranchGone,
+    Conflict,
+    InputError,
+    NotFound,
+    PayloadMismatch,
+    StorageError,
+)
+from omniray.engine.base.failpoints import Point, reach
+from omniray.engine.base.principal import Author, checked_message
+from omniray.engine.base.ulids import checked_txn_id, is_ulid, new_ulid
+from omniray.engine.branches.distance import Vector
+from omniray.engine.branches.names import checked_name
+from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
+from omniray.engine.history.ancestry import lineage_of
+from omniray.engine.history.branch_head import bound, find_branch, newest_of
+from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.lineage_entry import LineageEntry, us_of
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import MAIN, BranchId
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import (
+    EMBEDDED,
+    Binding,
+    CommitObject,
+    Pin,
+    Remark,
+    SchemaRef,
+    close,
+    first_of,
+    follow_with,
+    rebind,
+)
+from omniray.engine.line.graph_identity import refuse_gone
+from omniray.engine.line.line_end import Tip
+from omniray.engine.line.owner import refuse_stranger
+
+log = logging.getLogger("omniray")
+
+CREATE, DELETE, RENAME = "BranchCreate", "BranchDelete", "BranchRename"
+_NAME_TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChange:
+    """The result of a verb: the branch, and the commit that records it.
+
+    `start` is the commit that a new branch begins with, and `start_group` all commits that landed with that one: the
+    branch has the rows of all of them.
+    """
+
+    name: str
+    branch_id: str
+    commit_id: str
+    start: str = ""
+    start_group: tuple[str, ...] = ()
+    repeated: bool = False  # it had been done before, under the same id
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The state that a branch begins with."""
+
+    line: str
+    seq: int
+    pins: Mapping[str, Pin]
+    schema: SchemaRef
+    contains: Vector
+    head: str
+    head_at_us: int
+    group: tuple[str, ...]
+
+    @classmethod
+    def at(cls, obj: CommitObject) -> _Start:
+        group = tuple(commit.commit_id for commit in obj.commits)
+        return cls(obj.line, obj.seq, obj.pins, obj.schema, obj.contains, obj.head, obj.head_at_us, group)
+
+
+class Branches:
+    """Changes which branches a graph has, on behalf of an owner of main's line; `noticed` is told what has landed."""
+
+    def __init__(
+        self, main: OpenBranch, tip: Tip, noticed: Callable[[CommitObject], None], *, owner: str = EMBEDDED
+    ) -> None:
+        self._main, self._tip, self._noticed, self._owner = main, tip, noticed, owner
+        self._store = main.store
+
+    def create(
+        self, name: str, from_: str | None = None, *, author: Author, message: str = "", txn_id: str | None = None
+    ) -> BranchChange:
+        """Create a branch of another one's head (main's if `from_` is None), or of a commit or time of the history."""
+        checked_name(name)
+        write = _write(CREATE, author, message, txn_id, name, from_ or MAIN)
+        start_of = self._start_of(from_)
+        started: list[_Start] = []
+
+        def bind(newest: CommitObject) -> Mapping[str, Binding]:
+            start = start_of(newest)
+            started[:] = [start]
+            if start.line != newest.line:
+                _refuse_orphan(newest, start.line)
+            binding = Binding(
+                write.commit_id, start.line, start.seq, start.pins, start.schema, start.contains, start.head,
+                start.head_at_us, newest.swept_before_us, actor=author.actor, at_us=commit_time_us(newest),
+            )  # fmt: skip
+            return {**newest.bindings, name: binding}
+
+        done = self._rebound(name, write, bind, wants=name)
+        landed = done.bindings.get(name) if isinstance(done, CommitObject) else None
+        if landed is None or landed.ulid != write.commit_id:  # it was created before, and may have been deleted since
+            return BranchChange(name, write.commit_id, write.commit_id, repeated=True)
+        reach(Point.BRANCH_AFTER_BIND)
+        CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        group = started[0].group if started and landed.parent_seq == started[0].seq else ()
+        return BranchChange(name, landed.ulid, write.commit_id, landed.head, group if len(group) > 1 else ())
+
+    def delete(
+        self, name: str, *, force: bool = False, author: Author, message: str = "", txn_id: str | None = None
+    ) -> BranchChange:
+        """Delete a branch; one with branches of its own only with `force`, which deletes those, too."""
+        write = _write(DELETE, author, message, txn_id, name, "force" if force else "")
+        marked: list[str] = []
+
+        def mark(newest: CommitObject) -> Mapping[str, Binding]:
+            bound(newest, name)
+            below = list(_below(newest, name))
+            if below and not force:
+                raise Conflict(
+                    f"branch {name!r} has branches of its own: {', '.join(below)}; delete those first, or give force "
+                    "(--force) to delete them with it",
+                    branch=name, children=below,
+                )  # fmt: skip
+            doomed = {name, *below}
+            marked[:] = [newest.bindings[name].ulid]
+            return {key: replace(b, deleting=True) if key in doomed else b for key, b in newest.bindings.items()}
+
+        done = self._rebound(name, write, mark)
+        reach(Point.BRANCH_AFTER_MARK)
+        self.finish()
+        is_new = isinstance(done, CommitObject)
+        return BranchChange(name, marked[0] if is_new else "", write.commit_id, repeated=not is_new)
+
+    def rename(
+        self, name: str, new_name: str, *, author: Author, message: str = "", txn_id: str | None = None
+    ) -> BranchChange:
+        """Give a branch another name; open handles of it keep working."""
+        checked_name(new_name)
+        write = _write(RENAME, author, message, txn_id, name, new_name)
+        renamed: list[str] = []
+
+        def move(newest: CommitObject) -> Mapping[str, Binding]:
+            renamed[:] = [bound(newest, name).ulid]
+            return {new_name if key == name else key: binding for key, binding in newest.bindings.items()}
+
+        done = self._rebound(name, write, move, wants=new_name)
+        is_new = isinstance(done, CommitObject)
+        return BranchChange(new_name, renamed[0] if is_new else "", write.commit_id, repeated=not is_new)
+
+    def finish(self) -> None:
+        """Finish every deletion that was begun: close the lines, then free the names.
+
+        A line that is closed is deleted; that its name could not be freed is made good by whoever needs it next.
+        """
+        closed = {
+            self._close(name, binding) for name, binding in self._tip.refresh().bindings.items() if binding.deleting
+        }
+        if not closed:
+            return
+
+        def free(newest: CommitObject) -> CommitObject | None:
+            refuse_stranger(self._owner, newest)
+            left = {name: binding for name, binding in newest.bindings.items() if binding.ulid not in closed}
+            if len(left) == len(newest.bindings):
+                return None
+            return replace(follow_with(newest, Remark(new_ulid())), bindings=left)
+
+        reach(Point.BRANCH_AFTER_CLOSE)
+        try:
+            freed = self._tip.extend(free)
+        except StorageError as error:
+            log.warning("event=name_not_freed error=%s", error)
+        else:
+            if freed is not None:
+                self._noticed(freed)
+
+    def _close(self, name: str, binding: Binding) -> str:
+        """Close a branch's line, and begin it first if nobody has; returns its id."""
+        line = CommitLog(self._store, BranchId(name, binding.ulid))
+        newest = newest_of(line, binding, read_only=False)
+        tip = Tip(
+            line, newest, is_folded=lambda obj: False, refuse_gone=lambda: refuse_gone(self._store, self._main.graph_id)
+        )
+        with contextlib.suppress(BranchGone):  # it is closed
+            tip.extend(lambda newest: close(newest, op_id=new_ulid()))
+        return binding.ulid
+
+    def _rebound(
+        self,
+        name: str,
+        write: SystemWrite,
+        build: Callable[[CommitObject], Mapping[str, Binding]],
+        *,
+        wants: str | None = None,
+    ) -> CommitObject | LineageEntry:
+        """Put the object of main's line that has the bindings that `build` makes; the entry of the first, if repeated.
+
+        `wants` is a name that no other branch may have.
+        """
+        repeats: list[LineageEntry] = []
+
+        def extended(newest: CommitObject) -> CommitObject | None:
+            refuse_stranger(self._owner, newest)
+            if (first := self._first(write, newest)) is not None:
+                repeats.append(first)
+                return None
+            if wants is not None:
+                self._refuse_taken(wants, newest)
+            bindings = build(newest)
+            commit = commit_of(write, commit_time_us(newest), ())
+            reach(Point.BRANCH_BEFORE_PUT)
+            return rebind(newest, op_id=new_ulid(), bindings=bindings, commit=commit)
+
+        for _ in range(_NAME_TRIES_MAX):
+            try:
+                landed = self._extend(extended)
+            except _Deleting:
+                self.finish()
+                continue
+            if landed is None:
+                return repeats[-1]
+            self._noticed(landed)
+            log.info("event=branches kind=%s name=%s seq=%d", write.kind, name, landed.seq)
+            return landed
+        raise StorageError(f"the branch {wants!r} is being deleted; try again", branch=wants)
+
+    def _extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
+        """Extend main's line, in one step where nobody else has: the graph's identity is looked at beside the put.
+
+        If the graph is gone the object lies in the folder of its line, which no other graph reads.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="omniray-identity") as pool:
+            looking = pool.submit(refuse_gone, self._store, self._main.graph_id)
+            try:
+                landed = self._tip.extend(build, eager=True)
+            except (InputError, Conflict, _Deleting):  # maybe on an object that is not the newest
+                looking.result()
+                return self._tip.extend(build)
+            looking.result()
+            return landed
+
+    def _refuse_taken(self, name: str, newest: CommitObject) -> None:
+        if (taken := newest.bindings.get(name)) is not None:
+            if taken.deleting:
+                raise _Deleting
+            raise BranchExists(
+                f"there is a branch {name!r} already; nothing was written: choose another name", branch=name
+            )
+
+    def _first(self, write: SystemWrite, newest: CommitObject) -> LineageEntry | None:
+        """The first time that a verb was carried out under the id of this one."""
+        if not write.payload_hash:
+            return None
+        found = self._main.lineage.find(write.commit_id, newest)
+        if found is None:
+            return None
+        if found.entry.payload_hash != write.payload_hash:
+            raise PayloadMismatch(
+                f"transaction {write.commit_id} was committed with other arguments; use a new id for another write",
+                txn_id=write.commit_id,
+            )
+        return found.entry
+
+    # Where a branch begins
+
+    def _start_of(self, from_: str | None) -> Callable[[CommitObject], _Start]:
+        """How to find the state that a branch begins with; main's head is that of the object that is followed."""
+        if from_ is None or from_ == MAIN:
+            return _Start.at
+        newest = self._tip.refresh()
+        if from_ in newest.bindings:
+            start = _Start.at(find_branch(self._store, from_).newest)
+        else:
+            start = self._past(from_, newest)
+        return lambda _: start
+
+    def _past(self, when: str, newest: CommitObject) -> _Start:
+        """A commit of any branch, by its id, or the newest one of main at a time."""
+        if not is_ulid(when.upper()):
+            return _at_entry(self._main.lineage, self._main.ancestry.at(when).entry, newest)
+        for line, head in self._lines(newest):
+            lineage = lineage_of(self._store, line, head)
+            if (landed := lineage.find(when.upper(), head)) is not None:
+                return _at_entry(lineage, landed.entry, head)
+        raise NotFound(
+            f"no branch and no commit {when!r}: the list of branches and 'omniray history' show what there is",
+            wanted=when,
+        )
+
+    def _lines(self, newest: CommitObject) -> Iterator[tuple[CommitLog, CommitObject]]:
+        """The lines of all branches with their newest objects, main's first."""
+        yield self._main.log, newest
+        for name, binding in newest.bindings.items():
+            if not binding.deleting:
+                line = CommitLog(self._store, BranchId(name, binding.ulid))
+                yield line, newest_of(line, binding, read_only=True)
+
+
+class _Deleting(Exception):
+    """The name that is wanted is that of a branch whose deletion is not finished."""
+
+
+def _write(kind: str, author: Author, message: str, txn_id: str | None, *arguments: str) -> SystemWrite:
+    """A verb as a write; its hash, by which a repetition is known, is empty for a new id."""
+    if txn_id is None:
+        return SystemWrite(new_ulid(), kind, author, message=checked_message(message))
+    digest = hashlib.sha256("\0".join((kind, *arguments)).encode()).hexdigest()
+    return SystemWrite(checked_txn_id(txn_id), kind, author, digest, checked_message(message))
+
+
+def _at_entry(lineage: Lineage, entry: LineageEntry, newest: CommitObject) -> _Start:
+    """The state after the object that a commit landed in, with all commits of that."""
+    group = lineage.committed_at(entry.seq, newest)
+    pins, contains = lineage.pins_at(entry.seq, newest), lineage.contains_at(entry.seq, newest)
+    head = group[-1] if group else entry.commit_id
+    return _Start(newest.line, entry.seq, pins, newest.schema, contains, head, us_of(entry.at), group)
+
+
+def _below(newest: CommitObject, name: str) -> Iterator[str]:
+    """The branches that began on a branch, and those that began on them."""
+    ulid = newest.bindings[name].ulid
+    for other, binding in newest.bindings.items():
+        if binding.parent == ulid and not binding.deleting:
+            yield other
+            yield from _below(newest, other)
+
+
+def _refuse_orphan(newest: CommitObject, parent: str) -> None:
+    """Refuse a branch of a branch that is deleted, or being deleted."""
+    if not any(binding.ulid == parent and not binding.deleting for binding in newest.bindings.values()):
+        raise BranchGone(f"the branch with the id {parent} was deleted meanwhile; nothing was written", line=parent)

@@ -1,0 +1,305 @@
+"""Plans a merge on one head of its target: what is done with each table, and what conflicts.
+
+A plan is made beside the target's writers, and made again on each new head: what depends only on versions that stand is
+kept, each table whose version moved is decided anew. The source stays as it was named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniray.engine.base.errors import InvariantViolation
+from omniray.engine.branches.bases import Place, Vector, best_common_ancestors
+from omniray.engine.branches.conflicts import ConflictKind, Conflicts, MergeConflict, OnConflict
+from omniray.engine.branches.equal_edges import agreeing_edges
+from omniray.engine.branches.merge_check import MergeCheck, refuse_values
+from omniray.engine.branches.merge_keys import MergeKeys
+from omniray.engine.branches.merge_rows import MergeRows
+from omniray.engine.branches.states import LineState, States
+from omniray.engine.branches.table_merge import LOOKUP_IDS_MAX, How, RowMerge, how
+from omniray.engine.commit.table_change import Restore, TableChange
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.judge.pinned_state import PinnedState, moved
+from omniray.engine.judge.resolution import Affected
+from omniray.engine.line.commit_object import CommitObject, Pin
+from omniray.engine.schema.types import SRC, EdgeType, ElementType, NodeType
+from omniray.engine.tables.row_stream import RowStream
+from omniray.engine.tables.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """What a merge does with one table. Of an adopted one the rows are not counted, since they are not read."""
+
+    table_key: str
+    how: How
+    written: int = 0
+    removed: int = 0  # the rows that are replaced among them
+    settled: int = 0  # conflicts that were settled by `on_conflict`
+
+
+@dataclass(slots=True)
+class _TablePlan:
+    """One table on one version of the target's."""
+
+    pin: Pin
+    how: How
+    is_as_base: bool  # whether the target has not changed it
+    rows: MergeRows | None = None
+    conflicts: Conflicts = field(default_factory=lambda: Conflicts("", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A plan on one head. `is_new` says whether the source has anything that the target's tables don't have."""
+
+    changes: Mapping[str, TableChange]
+    conflicts: Conflicts
+    affected: Affected
+    tables: tuple[TableSummary, ...]
+    is_new: bool
+    is_fast_forward: bool
+
+
+class MergePlan:
+    """Plans the merge of a source into a branch; close it in the end. `staging` opens the files for many rows.
+
+    Without `staging` nothing is written, and the plan is good for a preview alone. The bases follow from the vectors,
+    or are given: a revert merges a commit's predecessor, with the commit as its base.
+    """
+
+    def __init__(
+        self,
+        branch: OpenBranch,
+        states: States,
+        source: LineState,
+        on_conflict: OnConflict,
+        staging: Callable[[Table], RowStream] | None = None,
+        bases: tuple[Place, ...] | None = None,
+    ) -> None:
+        self._branch, self._states, self._source, self._on_conflict = branch, states, source, on_conflict
+        self._staging, self._given = staging, bases
+        self._bases: dict[Place, LineState] = {}
+        self._tables: dict[str, _TablePlan] = {}
+        self._keys = MergeKeys(branch.schema)
+        self._adopted: set[str] = set()  # adopted tables whose keys are known
+        self._judged: tuple[CommitObject, set[str], Conflicts] | None = None
+        self._ids: tuple[str, ...] | None = None  # of the commits that only the source has
+
+    def close(self, *, used: bool = False) -> None:
+        """Release everything; files of rows that were not committed are deleted."""
+        for table_key in tuple(self._tables):
+            self._drop(table_key, used=used)
+        self._keys.close()
+
+    def bases(self, head: CommitObject) -> tuple[Place, ...]:
+        """The best common ancestors of the source and a head of the target."""
+        if self._given is not None:
+            return self._given
+        return best_common_ancestors(self._source.contains, head.contains, self._vector_of(head))
+
+    def on(self, head: CommitObject) -> Verdict:
+        """The plan on a head of the target, as far as possible what an earlier one of its heads gave."""
+        self._rebase(head)
+        source_commit, target_commit = self._source.commit_id, head.head
+        conflicts = Conflicts(source_commit, target_commit)
+        if self._source.schema.hash != head.schema.hash:
+            reason = "the branches have different schemas"
+            conflicts.add(
+                [MergeConflict(ConflictKind.SCHEMA_CONFLICT, "", self._source.schema.hash, reason=reason)], count=1
+            )
+            return Verdict({}, conflicts, Affected(), (), is_new=True, is_fast_forward=False)
+        is_same = self._plan_tables(head)
+        if any(plan.how is not How.SKIP for plan in self._tables.values()):
+            self._count_duplicates(head, conflicts)
+            for plan in self._tables.values():
+                conflicts.add(plan.conflicts.listed, count=plan.conflicts.count)
+            found = self._judge(head, is_same=is_same)
+            conflicts.add(found.listed, count=found.count)
+        return self._verdict(conflicts)
+
+    def _rebase(self, head: CommitObject) -> None:
+        """Find the bases; if they differ from those of the last head, nothing that was planned holds any more."""
+        places = self.bases(head)
+        if places != tuple(self._bases):
+            for table_key in tuple(self._tables):
+                self._drop(table_key, used=False)
+            self._bases = {place: self._states.at(place) for place in places}
+            self._judged = self._ids = None
+
+    def _vector_of(self, head: CommitObject) -> Callable[[Place], Vector]:
+        own = {self._source.place: self._source.contains, Place(head.line, head.seq): head.contains}
+        return lambda place: own[place] if place in own else self._states.vector(place)
+
+    # Tables
+
+    def _plan_tables(self, head: CommitObject) -> bool:
+        """Plan each table whose version moved since the last head; whether none did."""
+        is_same = True
+        for type in self._branch.schema:
+            key = type.table_key
+            plan = self._tables.get(key)
+            if plan is None or plan.pin.identity != head.pins[key].identity:
+                is_same = False
+                self._drop(key, used=False)
+                self._tables[key] = self._planned(type, head)
+        return is_same
+
+    def _planned(self, type: ElementType, head: CommitObject) -> _TablePlan:
+        key = type.table_key
+        source, target = self._source.pins[key], head.pins[key]
+        bases = [state.pins.get(key) for state in self._bases.values()]
+        is_as_base = all(base is not None and base.content == target.content for base in bases)
+        plan = _TablePlan(target, how(source, target, bases), is_as_base)
+        if plan.how is How.ADOPT and not self._fits(key, head):
+            plan.how = How.ROWS
+        if plan.how is How.ROWS:
+            self._merge_rows(type, head, plan)
+        return plan
+
+    def _fits(self, key: str, head: CommitObject) -> bool:
+        """Whether the source's version has the columns of the target's, down to the ids of their fields."""
+        source, target = self._states.table(self._source, key), self._table(key, head)
+        return bool(source.dataset.lance_schema == target.dataset.lance_schema)
+
+    def _merge_rows(self, type: ElementType, head: CommitObject, plan: _TablePlan) -> None:
+        key = type.table_key
+        source, target = self._states.table(self._source, key), self._table(key, head)
+        bases = {place: self._states.table(state, key) for place, state in self._bases.items()}
+        run = RowMerge(
+            type, source, target, bases, lambda place: self._older(place, key), self._vector_of(head),
+            self._on_conflict, agreeing_edges(type, source, target),
+        )  # fmt: skip
+        begin = self._staging
+        plan.rows = MergeRows(type, None if begin is None else lambda: begin(target))
+        for batch in run.run(lambda: plan.conflicts.room):
+            plan.conflicts.add(batch.listed, count=batch.conflicts)
+            plan.rows.add(batch)
+            self._keys.add(type, batch.rows, batch.displaced)
+            refuse_values(type, batch.mixed, plan.conflicts)
+        plan.rows.finish()
+
+    def _older(self, place: Place, key: str) -> Table | None:
+        """A table as of an older base; None if it was cleaned up."""
+        with suppress(InvariantViolation, KeyError):
+            return self._states.table(self._states.at(place), key)
+        return None
+
+    def _table(self, key: str, head: CommitObject) -> Table:
+        pin = head.pins[key]
+        return self._branch.cache.open(key, pin, is_final=head.is_final(pin))
+
+    def _drop(self, key: str, *, used: bool) -> None:
+        plan = self._tables.pop(key, None)
+        self._keys.forget(self._branch.schema.by_table_key[key])
+        self._adopted.discard(key)
+        if plan is not None and plan.rows is not None:
+            plan.rows.close(self._branch.storage, plan.pin.path, used=used)
+
+    # Conflicts
+
+    def _judge(self, head: CommitObject, *, is_same: bool) -> Conflicts:
+        """The violations of the merged state; those of the last head, if it consulted nothing that moved."""
+        if is_same and self._judged is not None and not moved(self._judged[1], self._judged[0], head):
+            return self._judged[2]
+        is_as_source = {
+            key: plan.how is How.ADOPT or self._source.pins[key].content == plan.pin.content
+            for key, plan in self._tables.items()
+        }
+        self._add_adopted(head, is_as_source)
+        state = PinnedState(self._branch.cache, head)
+        found = Conflicts("", "")
+        ways = {key: plan.how for key, plan in self._tables.items()}
+        MergeCheck(self._branch.schema, ways, is_as_source, self._keys, state, self._degrees, found).run()
+        self._judged = head, state.consulted, found
+        return found
+
+    def _add_adopted(self, head: CommitObject, is_as_source: Mapping[str, bool]) -> None:
+        """Log the keys of adopted tables where they meet a table that will not be as on the source."""
+        for type in self._branch.schema:
+            key = type.table_key
+            if self._tables[key].how is not How.ADOPT or key in self._adopted:
+                continue
+            if any(not is_as_source[other] for other in _neighbours(self._branch, type)):
+                self._keys.add_adopted(type, self._table(key, head), self._states.table(self._source, key))
+                self._adopted.add(key)
+
+    def _degrees(self, edge: EdgeType, sources: pa.Array) -> Mapping[str, int]:
+        """How many edges some nodes have on the source."""
+        if len(sources) == 0:
+            return {}
+        table = self._states.table(self._source, edge.table_key)
+        found = table.scan([SRC], pc.field(SRC).isin(sources)).read_all()[SRC].value_counts()
+        return {one["values"]: one["counts"] for one in found.to_pylist()}
+
+    def _count_duplicates(self, head: CommitObject, conflicts: Conflicts) -> None:
+        """Find writes that were applied on both sides, each under the same id."""
+        if self._on_conflict is not OnConflict.FAIL or self._given is not None:
+            return
+        if self._ids is None:
+            self._ids = tuple(set(self._own_ids(self._source.contains, head.contains)))
+        found: set[str] = set()
+        for line, after, through in _beyond(head.contains, self._source.contains):
+            lineage, newest = self._states.lineage(line) if line != head.line else (self._branch.lineage, head)
+            for at in range(0, len(self._ids), LOOKUP_IDS_MAX):
+                entries = lineage.find_all(self._ids[at : at + LOOKUP_IDS_MAX], newest).values()
+                found |= {entry.commit_id for entry in entries if after < entry.seq <= through}
+        reason = "this write was applied on both branches: choose which rows stay with 'ours' or 'theirs'"
+        listed = (MergeConflict(ConflictKind.DUPLICATE_COMMIT, "", one, reason=reason) for one in sorted(found))
+        conflicts.add(listed, count=len(found))
+
+    def _own_ids(self, own: Vector, other: Vector) -> Iterator[str]:
+        """The ids of the commits that one vector includes and another does not."""
+        for line, after, through in _beyond(own, other):
+            lineage, newest = self._states.lineage(line)
+            for one in lineage.commit_ids(newest):
+                if one.seq <= after:
+                    break
+                if one.seq <= through:
+                    yield one.commit_id
+
+    # The result
+
+    def _verdict(self, conflicts: Conflicts) -> Verdict:
+        changes: dict[str, TableChange] = {}
+        nodes = edges = 0
+        summaries = []
+        for key, plan in self._tables.items():
+            source, count = self._source.pins[key], 0
+            if plan.how is How.ADOPT:
+                changes[key] = Restore(source)
+                count = abs(source.rows - plan.pin.rows)
+            elif plan.rows is not None:
+                count = plan.rows.affected
+                if self._staging is not None and (write := plan.rows.write()) is not None:
+                    changes[key] = write
+            if plan.how is not How.SKIP:
+                made = plan.rows
+                counts = (0, 0, 0) if made is None else (made.written, made.removed, made.settled)
+                summaries.append(TableSummary(key, plan.how, *counts))
+            nodes, edges = (nodes + count, edges) if key.startswith("node:") else (nodes, edges + count)
+        return Verdict(
+            changes, conflicts, Affected(nodes, edges), tuple(summaries),
+            is_new=any(plan.how is not How.SKIP for plan in self._tables.values()),
+            is_fast_forward=all(plan.is_as_base for plan in self._tables.values()),
+        )  # fmt: skip
+
+
+def _beyond(own: Vector, other: Vector) -> Iterator[tuple[str, int, int]]:
+    """The numbers that one vector includes and another does not: by line, above the first through the second."""
+    for line, number in own.items():
+        if number > other.get(line, 0):
+            yield line, other.get(line, 0), number
+
+
+def _neighbours(branch: OpenBranch, type: ElementType) -> Iterator[str]:
+    """The tables that rules over a table's edges join it with."""
+    if isinstance(type, NodeType):
+        yield from (edge.table_key for edge in branch.schema.edges_at(type.name))
+    else:
+        yield from (branch.schema.node(name).table_key for name in {type.source, type.target})
