@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
 from omniray.coordinator.stress.list_workload import AppendAll, ReadAll, list_steps
 from omniray.coordinator.stress.lists import append, read_lists
 from omniray.coordinator.stress.operation import StressedGraph
 from omniray.coordinator.stress.recorder import Recorder
 from omniray.coordinator.stress.transactions import Append, Key, Read
-from omniray.coordinator.stress.writer import within
+from omniray.coordinator.stress.writer import Limits, within
 from omniray.engine.base.errors import KeyConflict
 
 TRIES = 8
@@ -24,17 +25,15 @@ def run_list_writer(
     seed: int,
     writer_no: int,
     history_path: str | os.PathLike[str],
-    ops: int | None = None,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    **limits: Unpack[Limits],
 ) -> None:
-    """Work on a graph for `ops` steps or `seconds`, or until `stop` returns true, whichever comes first.
+    """Append to the lists of a graph, and read them, within limits.
 
     Errors are recorded and don't end the writer. The replacement of a dead writer gets a new number and file.
     """
     with Recorder(history_path, writer_no) as recorder:
         writer = _Writer(graph)
-        for step in within(list_steps(seed, writer_no), ops=ops, seconds=seconds, stop=stop):
+        for step in within(list_steps(seed, writer_no), **limits):
             with contextlib.suppress(Exception), recorder.transaction(*step.ops) as recorded:
                 match step:
                     case AppendAll(appends):

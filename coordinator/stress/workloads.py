@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from omniray.coordinator.stress import lists, operation
 from omniray.coordinator.stress.checker import check
@@ -21,7 +21,7 @@ from omniray.coordinator.stress.recorder import Recorder
 from omniray.coordinator.stress.report import Report, summarise
 from omniray.coordinator.stress.transactions import Event, Read, read_transactions
 from omniray.coordinator.stress.violation import Verdict
-from omniray.coordinator.stress.writer import run_writer
+from omniray.coordinator.stress.writer import Limits, run_writer
 
 CHAOS = "chaos.jsonl"
 LAST_READ = "last-read.jsonl"
@@ -36,7 +36,7 @@ class Workload(StrEnum):
 
 
 class RunWriter(Protocol):
-    """Works on a graph for some time and records it; the number tells the writers of a run apart."""
+    """Works on a graph within limits and records it; the number tells the writers of a run apart."""
 
     def __call__(
         self,
@@ -45,8 +45,7 @@ class RunWriter(Protocol):
         seed: int,
         writer_no: int,
         history_path: Path,
-        seconds: float,
-        stop: Callable[[], bool],
+        **limits: Unpack[Limits],
     ) -> None: ...
 
 

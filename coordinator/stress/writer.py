@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 import pyarrow.compute as pc
 
@@ -40,24 +40,30 @@ NS_PER_S = 1_000_000_000
 Step = TypeVar("Step")
 
 
+class Limits(TypedDict, total=False):
+    """When a writer ends: after `ops` steps or `seconds`, or if `stop` returns true, whichever comes first."""
+
+    ops: int
+    seconds: float
+    stop: Callable[[], bool]
+
+
 def run_writer(
     graph: StressedGraph,
     *,
     seed: int,
     writer_no: int,
     history_path: str | os.PathLike[str],
-    ops: int | None = None,
-    seconds: float | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    **limits: Unpack[Limits],
 ) -> None:
-    """Work on a graph for `ops` steps or `seconds`, or until `stop` returns true, whichever comes first.
+    """Work on a graph within limits.
 
     Errors of the graph are recorded and don't end the writer. The replacement of a dead writer gets a new number and
     file: with the old number it would append the old keys.
     """
     with HistoryFile(history_path) as history:
         writer = _Writer(graph, writer_no, history)
-        for step in within(steps(seed, writer_no, _now_ms), ops=ops, seconds=seconds, stop=stop):
+        for step in within(steps(seed, writer_no, _now_ms), **limits):
             match step:
                 case Submit(write, strictly=True):
                     writer.submit_strictly(write)
@@ -68,9 +74,13 @@ def run_writer(
 
 
 def within(
-    steps: Iterable[Step], *, ops: int | None, seconds: float | None, stop: Callable[[], bool]
+    steps: Iterable[Step],
+    *,
+    ops: int | None = None,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step]:
-    """The steps, until there were `ops` of them, `seconds` are over or `stop` returns true."""
+    """The steps, as far as the limits allow."""
     ends_ns = None if seconds is None else time.monotonic_ns() + int(seconds * NS_PER_S)
     for step in itertools.islice(steps, ops):
         if stop() or (ends_ns is not None and time.monotonic_ns() >= ends_ns):

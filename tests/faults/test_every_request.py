@@ -32,7 +32,11 @@ from tests.kit.s3server import running_server
 TORTURE = "OMNIRAY_TORTURE" in os.environ
 FAULTS = [(kind, times) for kind in StoreFault for times in (1, 0)]
 
-pytestmark = pytest.mark.timeout(3600 if TORTURE else 180)
+# In the short form one process plays on one ground; in the long one, several share the work.
+pytestmark = [
+    pytest.mark.timeout(3600 if TORTURE else 180),
+    *([] if TORTURE else [pytest.mark.xdist_group("every request")]),
+]
 
 
 class Ground:

@@ -15,6 +15,7 @@ from tests.source import LAYERS, REPOSITORY, python_files, relative
 
 SOURCES = ("src", *LAYERS, "pyproject.toml", "README.md", "LICENSE")
 PACKAGED_SUFFIXES = {".py", ".lark", ".typed"}
+pytestmark = pytest.mark.xdist_group("wheel")  # so that it is built once
 LEAVE_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,11 @@ from omniray.coordinator.client.wire import Wire
 from omniray.engine.base.errors import LineOwned
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.writes.write_requests import Request
-from tests.commands import Answer, omniray_process
+from tests.commands import Answer, environment, omniray_process
+from tests.graphs import INSERT, new_graph, people
 from tests.processes.crew import Member, obey
 from tests.ray.world import OBJECT_STORE_BYTES, TIMEOUT_S, add, quiet_ray
+from tests.stores import Root
 
 LOOK_EVERY_S = 0.05
 
@@ -125,6 +128,37 @@ class _Caller:
 
     def has_loaded(self, module: str) -> bool:
         return module in sys.modules
+
+
+# In a process of its own: whoever has joined a Ray is ended by it when it is gone.
+_WRITE = f"""
+import sys, omniray
+with omniray.connect(sys.argv[1]) as client:
+    client.mutate({INSERT!r}, {{"name": sys.argv[2], "age": None}})
+"""
+
+
+def write(uri: str, name: str) -> None:
+    """Write as a client does that knows nothing but the graph."""
+    subprocess.run([sys.executable, "-c", _WRITE, uri, name], check=True, timeout=TIMEOUT_S, env=environment())
+
+
+# Graphs
+
+
+def new(disk: Root, name: str) -> str:
+    with new_graph(disk, name) as graph:
+        return graph.uri
+
+
+def owner(uri: str) -> str:
+    with omniray.open(uri, read_only=True) as graph:
+        return graph.owner
+
+
+def people_of(uri: str) -> list[str]:
+    with omniray.open(uri, read_only=True) as graph:
+        return people(graph)
 
 
 # A Ray at an address of this machine that is not its loopback

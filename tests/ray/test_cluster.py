@@ -13,6 +13,7 @@ from omniray.engine.base.errors import LineOwned
 from omniray.engine.line.owner import Incarnation
 from tests.graphs import SCHEMA
 from tests.processes.crew import Member
+from tests.ray.callers import callers
 from tests.ray.drivers import TORTURE, other_cluster
 from tests.ray.world import Served, add, served
 from tests.stores import Root
@@ -87,6 +88,22 @@ def test_writes_go_on_after_the_node_of_the_publisher_is_lost(disk: Root, ray_ad
         assert len(in_line) == len(set(in_line)) == len(commits) + 1
         assert graph.people() == sorted(["first", *(f"node-{c}-{n}" for c in range(4) for n in range(WRITES))])
         assert graph.newest().epoch > epoch
+
+
+def test_a_door_is_found_again_on_another_node(disk: Root, ray_address: str, keeper: Member) -> None:
+    """Fault: the publisher's node is lost. Expected: a process outside of the cluster finds the door on another node.
+
+    Oracle: another address of the door, a later epoch, and a scan.
+    """
+    with served_by_three_nodes(disk, ray_address, keeper) as graph, callers(1) as (caller,):
+        caller.ask("connect", graph.uri)
+        caller.ask("add", graph.uri, "before")
+        door, (_, _, epoch) = caller.ask("url", graph.uri), caller.ask("status", graph.uri)
+        keeper.ask("lose_publisher")
+        caller.ask("add", graph.uri, "after")
+        assert caller.ask("url", graph.uri) != door
+        assert caller.ask("status", graph.uri)[2] > epoch
+        assert graph.people() == ["after", "before"]
 
 
 @pytest.mark.skipif(not TORTURE, reason="Ray takes half a minute to give up a node that is silent; OMNIRAY_TORTURE=1")

@@ -5,13 +5,11 @@ Each test tells its fault, what is expected, and its oracle. Clients are real pr
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,28 +29,15 @@ from omniray.engine.base.failpoints import Point
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_object import EMBEDDED
 from tests.commands import environment, run
-from tests.graphs import INSERT, new_graph, people
+from tests.graphs import INSERT
 from tests.processes.crew import Member
-from tests.ray.callers import (
-    are_over,
-    argv,
-    callers,
-    coordinators,
-    descendants,
-    down,
-    own_address,
-    ray_at,
-    up,
-    wait_until,
-)
-from tests.ray.drivers import TORTURE, all_at_once, other_cluster
+from tests.ray.callers import callers, people_of
+from tests.ray.drivers import TORTURE
 from tests.ray.world import TIMEOUT_S, Served, add, served
 from tests.stores import Root
 
-CLIENTS_AT_ONCE = 8 if TORTURE else 4
 RESTARTS = 6 if TORTURE else 2
 CROWD = 16 if TORTURE else 3
-IDLE_S = 5.0
 
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(400)]
 
@@ -74,21 +59,6 @@ def crowd(trio: Sequence[Member]) -> Iterator[Sequence[Member]]:
 @pytest.fixture(scope="module")
 def caller(trio: Sequence[Member]) -> Member:
     return trio[0]
-
-
-def new(disk: Root, name: str) -> str:
-    with new_graph(disk, name) as graph:
-        return graph.uri
-
-
-def owner(uri: str) -> str:
-    with omniray.open(uri, read_only=True) as graph:
-        return graph.owner
-
-
-def people_of(uri: str) -> list[str]:
-    with omniray.open(uri, read_only=True) as graph:
-        return people(graph)
 
 
 # Finding the successor
@@ -208,43 +178,6 @@ def test_a_write_that_was_told_as_not_committed_never_lands_unless_it_is_sent_ag
 # Down, and up again
 
 
-def test_clients_outlive_the_ray_of_their_coordinators_and_write_on_when_another_one_serves(
-    disk: Root, caller: Member, tmp_path: Path
-) -> None:
-    """Fault: of two coordinators, each with a Ray of its own, one is taken down, so that all of its Ray ends.
-
-    Expected: a process writes to both graphs; it lives on, reads, is told that nobody serves, and goes on writing with
-    the same client when the graph is served again. Oracle: scans, and the processes of the machine.
-    """
-    uris = [new(disk, name) for name in ("one", "two")]
-    began = [up(uri, cache=tmp_path) for uri in uris]
-    rays = [descendants(one["pid"]) for one in began]
-    try:
-        for uri in uris:
-            caller.ask("connect", uri)
-        assert {caller.ask("status", uri)[1] for uri in uris} == {one["address"] for one in began}
-        for uri in uris:
-            caller.ask("add", uri, "first")
-        assert down(uris[0]).code == 0
-        wait_until(lambda: are_over(rays[0]), "every process of the first Ray has ended")
-        assert caller.process.is_alive()
-        assert caller.ask("people", uris[0]) == ["first"]
-        with pytest.raises(LineOwned, match="taken down"):
-            caller.ask("add", uris[0], "nobody-serves")
-        assert caller.ask("add", uris[1], "second"), "the other graph is served as before"
-
-        began[0] = up(uris[0], cache=tmp_path)
-        rays[0] = descendants(began[0]["pid"])
-        caller.ask("add", uris[0], "second")
-        assert not caller.ask("has_loaded", "ray")
-        assert [people_of(uri) for uri in uris] == [["first", "second"]] * 2
-    finally:
-        for uri in uris:
-            down(uri)
-    for ray in rays:
-        wait_until(lambda ray=ray: are_over(ray), "its Ray has ended")
-
-
 def test_a_rolling_restart_under_load_loses_and_doubles_nothing(
     disk: Root, ray_address: str, crowd: Sequence[Member], tmp_path: Path
 ) -> None:
@@ -274,35 +207,7 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing(
         assert graph.people() == sorted(f"rolling-{m}-{n}" for m, own in enumerate(answered) for n in range(len(own)))
 
 
-# The first client of a graph
-
-
-def test_of_many_clients_that_connect_at_once_one_starts_a_coordinator_which_ends_when_it_is_idle(
-    disk: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault: processes connect at the same moment to a graph that nobody serves.
-
-    Expected: one coordinator, for all of them, which ends by itself after the last has gone. Oracle: the line has one
-    change of owner, the log one beginning, and a scan has all rows.
-    """
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    uri = new(disk, "graph")
-    with callers(CLIENTS_AT_ONCE) as members:
-        all_at_once(members, "connect", uri, None, IDLE_S)
-        (pid,) = coordinators(uri)
-        of_coordinator = descendants(pid)
-        assert len(set(all_at_once(members, "status", uri))) == 1
-        for number, member in enumerate(members):
-            member.tell("add", uri, f"client-{number}")
-        assert all(member.answer() for member in members)
-    with omniray.open(uri, read_only=True) as graph:
-        log = background.log_of(graph.graph_id)
-    assert [line.startswith('{"uri"') for line in log.read_text().splitlines()].count(True) == 1
-    wait_until(lambda: owner(uri) == EMBEDDED, "it ends when it is idle")
-    wait_until(lambda: are_over(of_coordinator), "and its Ray with it")
-    assert people_of(uri) == [f"client-{number}" for number in range(CLIENTS_AT_ONCE)]
-    with omniray.open(uri) as graph:
-        assert graph.mutate(INSERT, {"name": "embedded", "age": None}).commit_id
+# Forks
 
 
 # In a process of its own: a fork of one that has threads of Ray would prove nothing.
@@ -348,50 +253,6 @@ def test_a_forked_child_is_refused_the_clients_of_its_parent_and_may_connect_its
         assert graph.people() == ["child", "parent", "parent-again"]
 
 
-# Nodes
-
-
-def test_a_door_is_found_again_on_another_node(disk: Root, caller: Member) -> None:
-    """Fault: the publisher's node is lost. Expected: a process outside of the cluster finds the door on another node.
-
-    Oracle: another address of the door, a later epoch, and a scan.
-    """
-    uri = new(disk, "graph")
-    with other_cluster() as keeper:
-        keeper.ask("grow_to", 3)
-        keeper.ask("serve", uri, {}, False)
-        keeper.ask("leave_first_node")
-        caller.ask("connect", uri)
-        caller.ask("add", uri, "before")
-        door, (_, _, epoch) = caller.ask("url", uri), caller.ask("status", uri)
-        keeper.ask("lose_publisher")
-        caller.ask("add", uri, "after")
-        assert caller.ask("url", uri) != door
-        assert caller.ask("status", uri)[2] > epoch
-        assert people_of(uri) == ["after", "before"]
-        keeper.ask("down")
-
-
-@pytest.mark.skipif(own_address() is None, reason="this machine has only its loopback")
-def test_a_door_beyond_loopback_speaks_tls_and_only_to_those_who_read_its_record(disk: Root, caller: Member) -> None:
-    """No fault. Expected: clients find it and write; the certificate is that of the record, and no other is accepted.
-
-    Oracle: a scan, and a client of Python's own that trusts the machine's authorities is refused.
-    """
-    uri = new(disk, "graph")
-    with ray_at(str(own_address())) as keeper:
-        url = keeper.ask("serve", uri)
-        assert url.startswith(f"https://{own_address()}:")
-        caller.ask("connect", uri)
-        caller.ask("add", uri, "over-tls")
-        assert caller.ask("url", uri) == url
-        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            urlopen(f"{url}/healthz", timeout=TIMEOUT_S)
-        with pytest.raises(OSError, match=r"closed|reset|disconnect"):
-            urlopen(f"http{url.removeprefix('https')}/healthz", timeout=TIMEOUT_S)
-        assert people_of(uri) == ["over-tls"]
-
-
 # Copies
 
 
@@ -418,56 +279,3 @@ def test_a_copy_of_a_served_graph_is_refused_by_the_door_of_its_original_until_i
         assert graph.newest() == untouched
         add(client, "after")
         assert graph.people() == ["after", "before"]
-
-
-# Secrets
-
-
-CANARIES = {name: f"canary-{name}-{new_ulid()}" for name in ("option", "environment")}
-
-
-def test_secrets_are_nowhere_but_where_they_belong(disk: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault: secrets in storage options and in the environment; the publisher is killed, and writes are refused.
-
-    Expected: no log, error, argument, repr or file tells them. The door's secret is in its own file only, and gone with
-    its coordinator. Oracle: a search through the files of graph, cache and Ray's session, and all arguments.
-    """
-    cache = tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setenv("AWS_SESSION_TOKEN", CANARIES["environment"])
-    uri = new(disk, "graph")
-    with callers(1) as (one,):
-        one.ask("connect", uri, {"aws_secret_access_key": CANARIES["option"]}, IDLE_S)
-        one.ask("add", uri, "ann")
-        (pid,) = coordinators(uri)
-        of_coordinator = descendants(pid)
-        (session,) = Path(tempfile.gettempdir(), "ray").glob(f"session_*_{pid}")
-        (record,) = Path(uri, "__door").iterdir()
-        assert record.stat().st_mode & 0o077 == 0
-        first = json.loads(record.read_bytes())["secret"]
-        (publisher,) = [pid for pid, words in argv().items() if pid in of_coordinator and b"PublisherActor" in words]
-        os.kill(publisher, signal.SIGKILL)
-        one.ask("add", uri, "bob")
-        (record,) = Path(uri, "__door").iterdir()
-        second = json.loads(record.read_bytes())["secret"]
-        assert first != second
-        said = one.ask("texts", uri)
-        said += [words.decode(errors="replace") for words in argv().values()]
-        secrets = (*CANARIES.values(), first, second)
-        assert [secret for secret in secrets for text in said if secret in text] == []
-        folders = (cache, Path(uri), session)
-        assert told_in(folders, secrets) == {(second, record)}
-    wait_until(lambda: are_over(of_coordinator), "it ends when it is idle")
-    assert told_in(folders, secrets) == set()
-
-
-def told_in(folders: Sequence[Path], secrets: Sequence[str]) -> set[tuple[str, Path]]:
-    """Which secret is in which file."""
-    found = set()
-    for file in (file for folder in folders for file in folder.rglob("*")):
-        try:
-            data = file.read_bytes() if file.is_file() else b""
-        except OSError:  # it has just been deleted
-            continue
-        found |= {(secret, file) for secret in secrets if secret.encode() in data}
-    return found

@@ -20,7 +20,7 @@ from tests.edn import read_edn
 WRITERS, SECONDS = 4, 8
 TIMEOUT_S = 280
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def eventful_seed() -> int:

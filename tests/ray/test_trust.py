@@ -17,7 +17,7 @@ from omniray.coordinator.actors.ray_token import MODE, TOKEN_PATH
 from omniray.engine.base.errors import StorageError
 from tests.commands import environment
 
-pytestmark = pytest.mark.xdist_group("ray")
+SHARED = pytest.mark.xdist_group("ray")  # the others need no Ray, or one of their own
 TIMEOUT_S = 240
 
 STARTS = """
@@ -40,6 +40,7 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@SHARED
 def test_the_token_is_in_no_argument_of_a_process_and_in_no_file_that_others_read(ray_address: str) -> None:
     path = Path(os.environ[TOKEN_PATH])
     token = path.read_text()
@@ -56,6 +57,7 @@ def test_the_token_is_in_no_argument_of_a_process_and_in_no_file_that_others_rea
     assert not Path.home().joinpath(".ray", "auth_token").exists()
 
 
+@SHARED
 def test_every_process_of_it_listens_on_loopback_only(ray_address: str) -> None:
     processes = listening.descendants([os.getpid()])
     names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in processes if Path(f"/proc/{pid}").exists()}
@@ -63,12 +65,14 @@ def test_every_process_of_it_listens_on_loopback_only(ray_address: str) -> None:
     assert listening.open_to_others(processes) == []
 
 
+@SHARED
 def test_a_process_of_the_same_user_finds_the_token_by_the_address(ray_address: str) -> None:
     joins = f"from omniray.coordinator.actors import cluster\nprint(cluster.join({ray_address!r}), cluster.address())"
     answer = python(joins)
     assert answer.stdout.split() == ["False", ray_address], answer.stderr
 
 
+@SHARED
 def test_who_has_another_token_is_kept_out(ray_address: str) -> None:
     joins = f"""
 from ray._raylet import GcsClient

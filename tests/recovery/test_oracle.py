@@ -25,6 +25,8 @@ from tests.recovery.rows import Deed
 from tests.recovery.scenarios import LOADED, SCENARIOS, uri_of
 from tests.recovery.zygote import zygote
 
+pytestmark = pytest.mark.xdist_group("oracle")  # so that a writer is killed once
+
 Sabotage = Callable[[ObjectStore, Evidence], None]
 
 

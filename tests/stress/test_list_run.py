@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +22,20 @@ from omniray.coordinator.stress.workloads import CHAOS, PARTS, Workload, list_ev
 from omniray.engine.base.errors import KeyConflict, OutcomeUnknown
 from tests.edn import read_edn
 from tests.stores import Root
+from tests.stress.sharing import SEED, WRITERS, written_by_several
 
-WRITERS = 4
 STEPS = 40
-SEED = 20
+
+pytestmark = pytest.mark.xdist_group("stress")  # so that the run is made once
 
 
 class Run:
     """What several writers did to lists on a disk, some of them sharing a handle."""
 
     def __init__(self, folder: Path) -> None:
-        with omniray.init(folder / "graph", schema=SCHEMA) as one, omniray.open(one.uri) as another:
-            handles: Sequence[Any] = [one, one, another, another]
-            with ThreadPoolExecutor(WRITERS) as pool:
-                runs = [
-                    pool.submit(
-                        run_list_writer, graph, seed=SEED, writer_no=number, ops=STEPS,
-                        history_path=folder / f"writer-{number:04}.jsonl",
-                    )
-                    for number, graph in enumerate(handles)
-                ]  # fmt: skip
-                for run in runs:
-                    run.result()
+        with written_by_several(folder, SCHEMA, run_list_writer, STEPS) as graph:
             HistoryFile(folder / CHAOS).__exit__(None, None, None)
-            self.report: Report = PARTS[Workload.LIST_APPEND].judge(folder, one, SEED)
+            self.report: Report = PARTS[Workload.LIST_APPEND].judge(folder, graph, SEED)
         self.events = list_events(folder)
         lines = (folder / "writer-0000.jsonl").read_bytes()
         self.acknowledged = PARTS[Workload.LIST_APPEND].acknowledged(lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,28 +30,20 @@ from omniray.coordinator.stress.violation import Rule
 from omniray.coordinator.stress.writer import run_writer
 from omniray.engine.base.errors import OutcomeUnknown, StorageError
 from tests.stores import Root
+from tests.stress.sharing import SEED, WRITERS, written_by_several
 
-WRITERS = 4
 STEPS = 60
-SEED = 20
+
+pytestmark = pytest.mark.xdist_group("stress")  # so that the run is made once
 
 
 class Run:
     """What several writers did to a graph on a disk, some of them sharing a handle."""
 
     def __init__(self, folder: Path) -> None:
-        with omniray.init(folder / "graph", schema=SCHEMA) as one, omniray.open(one.uri) as another:
-            handles = [one, one, another, another]
-            paths = [folder / f"{number}.jsonl" for number in range(WRITERS)]
-            with ThreadPoolExecutor(WRITERS) as pool:
-                runs = [
-                    pool.submit(run_writer, graph, seed=SEED, writer_no=number, history_path=path, ops=STEPS)
-                    for number, (graph, path) in enumerate(zip(handles, paths, strict=True))
-                ]
-                for run in runs:
-                    run.result()
-            self.events = merge_histories(map(read_history, paths))
-            self.final = FinalGraph.of(one)
+        with written_by_several(folder, SCHEMA, run_writer, STEPS) as graph:
+            self.events = merge_histories(map(read_history, sorted(folder.glob("*.jsonl"))))
+            self.final = FinalGraph.of(graph)
 
 
 @pytest.fixture(scope="module")
