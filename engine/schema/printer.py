@@ -79,7 +79,8 @@ def _body(properties: Iterable[Property], constraints: Iterable[Constraint]) -> 
 
 def _property(property: Property, constraints: list[str]) -> str:
     declared = f"{property.name}: {property.type}{'?' if property.nullable else ''}"
-    return " ".join([declared, *constraints, *map(_annotation, property.annotations)])
+    default = [] if property.default is None else [f"@default({_literal(property.default)})"]
+    return " ".join([declared, *constraints, *default, *map(_annotation, property.annotations)])
 
 
 def _apart(constraint: Constraint) -> str:
