@@ -8,25 +8,22 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from omniray.engine.base.errors import InputError
-from omniray.engine.schema.constraints import in_canonical_order, properties_of
+from omniray.engine.schema.constraints import in_canonical_order, properties_of, with_names
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.schema.printer import print_schema
 from omniray.engine.schema.types import (
     DST,
     SRC,
     Annotation,
-    Constraint,
     EdgeType,
     ElementType,
     EnumType,
-    Index,
     Key,
     NodeType,
     Property,
     Scalar,
     ScalarType,
     Schema,
-    Unique,
 )
 from tests.strategies import schemas
 
@@ -174,17 +171,10 @@ def _with(
 ) -> Schema:
     """The schema with other properties in a type, and its constraints about those that are left."""
     names = [*((SRC, DST) if isinstance(type, EdgeType) else ()), *(p.name for p in properties)]
-    constraints = [_renamed(c, renamed) for c in type.constraints]
+    constraints = [with_names(c, renamed) for c in type.constraints]
     left = in_canonical_order((c for c in constraints if set(properties_of(c)) <= set(names)), names)
     own = {"own": properties} if isinstance(type, NodeType) else {}
     return _put(schema, type, replace(type, properties=properties, constraints=left, **own))
-
-
-def _renamed(constraint: Constraint, new: Mapping[str, str]) -> Constraint:
-    names = tuple(new.get(name, name) for name in properties_of(constraint))
-    if isinstance(constraint, Key | Unique | Index):
-        return replace(constraint, properties=names)
-    return replace(constraint, property=names[0])
 
 
 def _put(schema: Schema, old: ElementType, new: ElementType) -> Schema:

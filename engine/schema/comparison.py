@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from omniray.engine.schema.alteration import Among, NotNull, RowRule, TableAlteration
-from omniray.engine.schema.constraints import properties_of
-from omniray.engine.schema.matching import RENAME_FROM, former_name, is_reordered, match_names
+from omniray.engine.schema.constraints import properties_of, with_names
+from omniray.engine.schema.matching import RENAME_FROM, Matched, former_name, is_reordered
 from omniray.engine.schema.printer import print_bounds, print_constraint, print_property_type
 from omniray.engine.schema.refusals import (
     ENDS_CHANGED,
@@ -41,15 +40,12 @@ from omniray.engine.schema.types import (
 class Comparison:
     """The comparison of a type with what the new schema has in its place."""
 
-    def __init__(self, before: ElementType, after: ElementType, new_types: Mapping[str, str]) -> None:
+    def __init__(self, before: ElementType, after: ElementType, matched: Matched, new_types: Mapping[str, str]) -> None:
         """`new_types` gives the new name of each old node type that stays."""
         self.steps: list[Step] = []
         self._before, self._after, self._new_types = before, after, new_types
-        self._matched = match_names(
-            [p.name for p in before.properties], {p.name: former_name(p.annotations) for p in after.properties}
-        )
-        self._old, self._new = self._matched.old, self._matched.new
-        self._constraints = {_renamed(c, self._new) for c in before.constraints}
+        self._matched, self._old, self._new = matched, matched.old, matched.new
+        self._constraints = {with_names(c, self._new) for c in before.constraints}
         self._added: list[Property] = []
         self._retyped: list[Retype] = []
         self._made_nullable: list[str] = []
@@ -185,7 +181,7 @@ class Comparison:
     def _compare_constraints(self) -> None:
         after = set(self._after.constraints)
         for old in self._before.constraints:
-            if not isinstance(old, Key) and _renamed(old, self._new) not in after:
+            if not isinstance(old, Key) and with_names(old, self._new) not in after:
                 self._constrain(StepKind.DROP_CONSTRAINT, old)
         for new in self._after.constraints:
             if isinstance(new, Key):
@@ -236,11 +232,14 @@ class Comparison:
             if before.implements != after.implements or self._of_body(before) != self._of_body(after):
                 details = {"from": list(before.implements), "to": list(after.implements)}
                 self._add(StepKind.CHANGE_IMPLEMENTS, None, details=details)
-            orders = [(before.properties, after.properties), (before.own, after.own)]
+            is_reordered_body = self._is_reordered(before.own, after.own)
         else:
-            orders = [(before.properties, after.properties)]
-        if any(is_reordered(old, new, self._new) for old, new in orders):
+            is_reordered_body = False
+        if is_reordered_body or self._is_reordered(before.properties, after.properties):
             self._add(StepKind.CHANGE_METADATA, None, details={"what": "order of properties"})
+
+    def _is_reordered(self, old: Iterable[Property], new: Iterable[Property]) -> bool:
+        return is_reordered((p.name for p in old), (p.name for p in new), self._new)
 
     def _of_body(self, type: NodeType) -> set[str]:
         """The properties that stay and that a type declares itself, by their new names."""
@@ -277,14 +276,6 @@ _ENDS = (SRC, DST)
 def _kept(annotations: tuple[Annotation, ...], is_renamed: bool) -> tuple[Annotation, ...]:
     """The annotations; without @rename_from where the step of a rename says it already."""
     return tuple(a for a in annotations if not (is_renamed and a.name == RENAME_FROM))
-
-
-def _renamed(constraint: Constraint, new: Mapping[str, str]) -> Constraint:
-    """The constraint in the new names of its properties."""
-    names = tuple(new.get(name, name) for name in properties_of(constraint))
-    if isinstance(constraint, Key | Unique | Index):
-        return replace(constraint, properties=names)
-    return replace(constraint, property=names[0])
 
 
 def _contains(outer: Range, inner: Range) -> bool:

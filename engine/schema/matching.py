@@ -6,12 +6,12 @@ name is free: nothing has it, or what has it is renamed itself. Elsewhere it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from omniray.engine.schema.refusals import RENAME_TAKEN, RENAMED_TWICE, Refusal
-from omniray.engine.schema.types import Annotation
+from omniray.engine.schema.types import Annotation, ElementType
 
 RENAME_FROM = "rename_from"
 
@@ -27,6 +27,35 @@ class Matched:
     def new(self) -> dict[str, str]:
         """The new name of every old one that has one."""
         return {old: new for new, old in self.old.items()}
+
+
+class Named(Protocol):
+    """A type or a property, with its name and annotations."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def annotations(self) -> tuple[Annotation, ...]: ...
+
+
+class Matching(Protocol):
+    """How the types of two schemas, and the properties of two types, are matched."""
+
+    def types(self, before: Sequence[ElementType], after: Sequence[ElementType]) -> Matched: ...
+    def properties(self, before: ElementType, after: ElementType) -> Matched: ...
+
+
+class ByName:
+    """The matching of a text that an author wrote."""
+
+    def types(self, before: Sequence[ElementType], after: Sequence[ElementType]) -> Matched:
+        return self._match(before, after)
+
+    def properties(self, before: ElementType, after: ElementType) -> Matched:
+        return self._match(before.properties, after.properties)
+
+    def _match(self, before: Iterable[Named], after: Iterable[Named]) -> Matched:
+        return match_names((one.name for one in before), {one.name: former_name(one.annotations) for one in after})
 
 
 def former_name(annotations: Iterable[Annotation]) -> str | None:
@@ -59,15 +88,10 @@ def match_names(before: Iterable[str], after: Mapping[str, str | None]) -> Match
     return Matched({new: old[new] for new in after if new in old}, refused)
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-def is_reordered(before: Iterable[_Named], after: Iterable[_Named], new: Mapping[str, str]) -> bool:
+def is_reordered(before: Iterable[str], after: Iterable[str], new: Mapping[str, str]) -> bool:
     """Whether what stays has another order; `new` gives its new names."""
-    names = [one.name for one in after]
-    kept = [new[one.name] for one in before if new.get(one.name) in names]
+    names = list(after)
+    kept = [new[name] for name in before if new.get(name) in names]
     return kept != [name for name in names if name in kept]
 
 

@@ -1,22 +1,24 @@
 """The plan of a schema change: two schemas compared, as typed steps and as what is to be done to each table.
 
-Pure: it knows no rows. Types and properties are matched by their names and by `@rename_from`; whatever else differs is
-a step, so that a plan without steps means equal schemas.
+Pure: it knows no rows. Types and properties are matched by their names and by `@rename_from`, or by their identities
+where both are known (`identified.py`). Whatever else differs is a step: a plan without steps means equal schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from omniray.engine.schema.alteration import TableAlteration
 from omniray.engine.schema.comparison import Comparison
-from omniray.engine.schema.matching import Matched, former_name, is_reordered, match_names
+from omniray.engine.schema.matching import ByName, Matched, Matching, former_name, is_reordered
 from omniray.engine.schema.printer import print_property_type
 from omniray.engine.schema.refusals import DATA_LOSS
 from omniray.engine.schema.steps import Step, StepKind
 from omniray.engine.schema.types import EdgeType, ElementType, Interface, Schema
+
+BY_NAME = ByName()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +51,19 @@ class SchemaPlan:
         }
 
 
-def plan_change(before: Schema, after: Schema) -> SchemaPlan:
+def plan_change(before: Schema, after: Schema, matching: Matching = BY_NAME) -> SchemaPlan:
     """Plan the change from one schema to another."""
-    planner = _Planner()
+    planner = _Planner(matching)
     planner.plan_interfaces(before.interfaces, after.interfaces)
-    nodes, edges = _match(before.nodes, after.nodes), _match(before.edges, after.edges)
+    nodes, edges = matching.types(before.nodes, after.nodes), matching.types(before.edges, after.edges)
     planner.plan_types(before.nodes, after.nodes, nodes, nodes.new)
     planner.plan_types(before.edges, after.edges, edges, nodes.new)
-    reordered = (
-        is_reordered(before.nodes, after.nodes, nodes.new),
-        is_reordered(before.edges, after.edges, edges.new),
-        is_reordered(before.interfaces, after.interfaces, {one.name: one.name for one in before.interfaces}),
-    )
-    if any(reordered):
+    orders = [
+        (_names(before.nodes), _names(after.nodes), nodes.new),
+        (_names(before.edges), _names(after.edges), edges.new),
+        (_names(before.interfaces), _names(after.interfaces), {name: name for name in _names(before.interfaces)}),
+    ]
+    if any(is_reordered(*order) for order in orders):
         planner.steps.append(Step(StepKind.CHANGE_METADATA, "", details={"what": "order of types"}))
     return SchemaPlan(
         before, after, tuple(planner.steps), tuple(planner.created), tuple(planner.dropped), tuple(planner.altered)
@@ -72,6 +74,7 @@ def plan_change(before: Schema, after: Schema) -> SchemaPlan:
 class _Planner:
     """Gathers the parts of a plan."""
 
+    matching: Matching
     steps: list[Step] = field(default_factory=list)
     created: list[ElementType] = field(default_factory=list)
     dropped: list[ElementType] = field(default_factory=list)
@@ -101,7 +104,7 @@ class _Planner:
                 former = {"from": former_name(type.annotations)}
                 self.steps.append(Step(StepKind.RENAME_TYPE, type.name, refusal=refusal, details=former))
             if type.name in matched.old:
-                self._compare(Comparison(old[matched.old[type.name]], type, new_nodes))
+                self._compare(old[matched.old[type.name]], type, new_nodes)
             else:
                 self.created.append(type)
                 self.steps.append(Step(StepKind.ADD_TYPE, type.name, details=_described(type)))
@@ -111,14 +114,15 @@ class _Planner:
                 details, table = {"of": type.kind}, type.table_key
                 self.steps.append(Step(StepKind.DROP_TYPE, name, loses_data=True, details=details, table_key=table))
 
-    def _compare(self, comparison: Comparison) -> None:
+    def _compare(self, before: ElementType, after: ElementType, new_nodes: Mapping[str, str]) -> None:
+        comparison = Comparison(before, after, self.matching.properties(before, after), new_nodes)
         if comparison.steps:
             self.steps.extend(comparison.steps)
             self.altered.append(comparison.alteration)
 
 
-def _match(before: Sequence[ElementType], after: Sequence[ElementType]) -> Matched:
-    return match_names([t.name for t in before], {t.name: former_name(t.annotations) for t in after})
+def _names(types: Iterable[ElementType | Interface]) -> list[str]:
+    return [type.name for type in types]
 
 
 def _described(type: ElementType) -> dict[str, Any]:

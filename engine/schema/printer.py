@@ -82,6 +82,11 @@ def print_property_type(property: Property) -> str:
     return f"{property.type}{'?' if property.nullable else ''}"
 
 
+def print_property(property: Property) -> str:
+    """A property as it is declared, without its constraints."""
+    return _property(property, [])
+
+
 def _property(property: Property, constraints: list[str]) -> str:
     declared = f"{property.name}: {print_property_type(property)}"
     default = [] if property.default is None else [f"@default({_literal(property.default)})"]
