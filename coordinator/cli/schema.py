@@ -127,8 +127,15 @@ def _row(step: Step, planned: GraphPlan) -> tuple[Any, ...]:
     rows = counted(document["cost"]["rows"], "row")
     cost = {"metadata": "nothing", "backfill": f"writes {rows}", "check": f"checks {rows}"}[document["cost"]["kind"]]
     refusal = "" if step.refusal is None else f"{step.refusal.code}: {step.refusal.reason}; {step.refusal.advice}"
-    what = ", ".join(f"{name} {_shown(value)}" for name, value in step.details.items() if value is not None)
-    return step.kind.value, step.type, step.property, what, cost, "is lost" if step.loses_data else "", refusal
+    return step.kind.value, step.type, step.property, _what(step), cost, "is lost" if step.loses_data else "", refusal
+
+
+def _what(step: Step) -> str:
+    """What a step says beside its type and property: `I32 -> I64`, `constraint @unique(a, b)`."""
+    details = dict(step.details)
+    change = [f"{_shown(details.pop('from'))} -> {_shown(details.pop('to'))}"] if {"from", "to"} <= set(details) else []
+    others = (f"{name} {_shown(value)}" for name, value in details.items() if value is not None)
+    return ", ".join((*change, *others))
 
 
 def _shown(value: Any) -> str:
@@ -137,4 +144,6 @@ def _shown(value: Any) -> str:
             return ", ".join(map(str, value)) or "none"
         case dict():
             return "; ".join(f"{name}: {one}" for name, one in value.items()) or "none"
+        case None:
+            return "none"
     return str(value)

@@ -187,7 +187,7 @@ class Comparison:
             if isinstance(new, Key):
                 continue
             if new in self._constraints:
-                if isinstance(new, Unique) and not self._is_as_it_was(new):
+                if isinstance(new, Unique) and not self._is_as_it_was(new) and not self._surely_holds(new):
                     self._rules.append(new)
                 continue
             if isinstance(new, Index) or self._surely_holds(new):

@@ -63,7 +63,7 @@ def test_a_plan_is_a_table_for_a_person(graph: str) -> None:
     said = run("schema", "plan", graph, "--schema", "next.pg").out.splitlines()
     assert said[0] == "5 steps from the schema of main, of which 1 can't be taken"
     assert said[1].split() == ["step", "type", "property", "what", "cost", "data", "refused"]
-    assert said[4].split() == ["change_type", "Human", "age", "from", "I32,", "to", "I64", "writes", "3", "rows"]
+    assert said[4].split() == ["change_type", "Human", "age", "I32", "->", "I64", "writes", "3", "rows"]
     assert "required_without_default: the rows that are there" in said[6]
     assert said[7].split()[:2] == ["drop_type", "Knows"]
     assert "is lost" in said[7]

@@ -19,7 +19,7 @@ from omniray.engine.schema.plan import plan_change
 from omniray.engine.schema.printer import print_schema
 from omniray.engine.schema.steps import StepKind
 from omniray.engine.schema.three_way import in_merged_order, merged_members
-from omniray.engine.schema.types import Schema
+from omniray.engine.schema.types import Schema, Unique
 from tests.schema_changes import changes_of
 from tests.strategies import schemas
 
@@ -237,6 +237,10 @@ CONFLICTS: dict[str, tuple[str, str, list[tuple[str, str, str | None, str | None
         edited(("name: String }", "name: String  at: Date? }")), edited(("", "node X implements Named {}")),
         [("invalid", "", None, None, None)],
     ),
+    "an interface whose property is described, and another type that implements it": (
+        edited(("name: String }", 'name: String @description("x") }')), edited(("", "node X implements Named {}")),
+        [("invalid", "", None, None, None)],
+    ),
     "an enum without the value that is the default": (
         edited(("enum(dev, ops)", "enum(ops)")), edited((ROLE, f"{ROLE} @default(dev)")),
         [("invalid", "", None, None, None)],
@@ -336,6 +340,17 @@ def test_a_plan_by_identity_follows_a_rename_back_and_tells_apart_what_has_one_n
     kinds = [step.kind for step in plan_by_identity(began, again).steps]
     assert kinds[:2] == [StepKind.ADD_PROPERTY, StepKind.DROP_PROPERTY]
     assert plan_change(began.schema, again.schema).steps == ()
+
+
+@pytest.mark.parametrize(("default", "rules"), [("I32? @unique", ()), ("I32 @unique @default(1)", (Unique(("age",)),))])
+def test_rows_of_a_name_that_was_added_again_are_checked_though_its_constraint_is_the_same(
+    default: str, rules: tuple[Unique, ...]
+) -> None:
+    began = first("node Person { name: String @key  age: I32? @unique }")
+    without = changed(began, "node Person { name: String @key }", "C1")
+    again = changed(without, f"node Person {{ name: String @key  age: {default} }}", "C2")
+    (one,) = plan_by_identity(began, again).altered
+    assert one.rules == rules
 
 
 @st.composite
