@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from hypothesis import strategies as st
 
-from omniray.engine.schema.constraints import in_canonical_order
+from omniray.engine.schema.constraints import in_canonical_order, properties_of
 from omniray.engine.schema.types import (
     ANY_CARDINALITY,
     DST,
@@ -24,6 +24,7 @@ from omniray.engine.schema.types import (
     Interface,
     Key,
     ListType,
+    Literal_,
     NodeType,
     Property,
     PropertyType,
@@ -65,6 +66,15 @@ ANNOTATIONS: tuple[tuple[Annotation, ...], ...] = (
     (Annotation("instruction", ("",)), Annotation("owner", ("é", -3, 1.5, True), (("a", "b"), ("c", 0)))),
     (Annotation("_x"), Annotation("_x"), Annotation("description", ("false",))),
 )
+# As the parser keeps them.
+DEFAULTS: dict[Scalar, tuple[Literal_, ...]] = {
+    Scalar.STRING: ("", 'a "b" \\ é'),
+    Scalar.BOOL: (True, False),
+    **dict.fromkeys(INTEGER_LIMITS, (0, 7)),
+    **dict.fromkeys(FLOATS, (0.0, -1.5, 1e20)),
+    Scalar.DATE: ("2026-01-31", "0001-01-01"),
+    Scalar.DATETIME: ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00.250000Z"),
+}
 CARDINALITIES = (ANY_CARDINALITY, Cardinality(0, 1), Cardinality(0, 3), Cardinality(1), Cardinality(1, 2))
 
 
@@ -96,6 +106,13 @@ def _ranges(scalar: Scalar) -> st.SearchStrategy[tuple[int | float | None, int |
     return st.sampled_from(real if scalar in FLOATS else whole)
 
 
+@cache
+def _defaults(type: PropertyType) -> st.SearchStrategy[Literal_ | None]:
+    if isinstance(type, EnumType):
+        return st.sampled_from((None, *type.values))
+    return st.sampled_from((None, *DEFAULTS.get(type.scalar, ()))) if isinstance(type, ScalarType) else st.none()
+
+
 _ANNOTATIONS = st.sampled_from(ANNOTATIONS)
 _CARDINALITIES = st.sampled_from(CARDINALITIES)
 _PATTERNS = st.sampled_from(PATTERNS)
@@ -116,13 +133,15 @@ def schemas(
     cardinalities: bool = True,
     annotations: bool = True,
     blobs: bool = True,
+    defaults: bool = False,
 ) -> Schema:
     """A schema as the parser would give it.
 
     The pairs are the least and the most of each. `keyed` True gives every node type a key, False none. Without
-    `constraints` there are keys only; without `cardinalities` no edge type has a limit.
+    `constraints` there are keys only; without `cardinalities` no edge type has a limit. With `defaults` some properties
+    of types have one.
     """
-    maker = _Maker(draw, constraints, annotations, blobs)
+    maker = _Maker(draw, constraints, annotations, blobs, defaults)
     shared = draw(_some(INTERFACE_NAMES, 0, 2)) if interfaces else ()
     # Disjoint names, since one type may implement both.
     declared = tuple(
@@ -142,6 +161,7 @@ class _Maker:
     constrained: bool
     annotated: bool
     blobs: bool
+    defaulted: bool
 
     def properties(self, count: tuple[int, int], pool: tuple[str, ...]) -> tuple[Property, ...]:
         types = property_types(blobs=self.blobs)
@@ -165,6 +185,8 @@ class _Maker:
         columns = (*inherited, *own)
         if self.constrained:
             stated += self.column_constraints(columns) + self.value_constraints(columns)
+        own = self.with_defaults(own, stated)
+        columns = (*inherited, *own)
         return NodeType(
             name, columns, own,
             implements=tuple(interface.name for interface in implemented),
@@ -178,6 +200,14 @@ class _Maker:
         if not fit:
             own, fit = (*own, Property("code", self.draw(_KEY_TYPES))), ("code",)
         return own, Key(self.draw(_some(fit, 1, 2)))
+
+    def with_defaults(self, properties: tuple[Property, ...], stated: Sequence[Constraint]) -> tuple[Property, ...]:
+        """The properties, some with a default: none of a key, and none whose values are bounded."""
+        bound = {name for c in stated if isinstance(c, Key | Range | Check) for name in properties_of(c)}
+        return tuple(
+            replace(p, default=self.draw(_defaults(p.type))) if self.defaulted and p.name not in bound else p
+            for p in properties
+        )
 
     def column_constraints(self, columns: Sequence[Property]) -> list[Constraint]:
         comparable = tuple(p.name for p in columns if _comparable(p.type))
@@ -200,6 +230,7 @@ class _Maker:
         stated: list[Constraint] = self.column_constraints(properties) if self.constrained else []
         if self.constrained and self.draw(_EITHER):
             stated.append(Unique((SRC, DST)))
+        properties = self.with_defaults(properties, stated)
         return EdgeType(
             name, self.draw(ends), self.draw(ends), properties,
             cardinality=self.draw(_CARDINALITIES) if cardinalities else ANY_CARDINALITY,

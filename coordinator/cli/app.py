@@ -38,6 +38,7 @@ from omniray.coordinator.cli.branches import app as branches_app
 from omniray.coordinator.cli.output import counted, reading, reporting, writing
 from omniray.coordinator.cli.pipeline import app as pipeline_app
 from omniray.coordinator.cli.recovery import app as recovery_app
+from omniray.coordinator.cli.schema import app as schema_app
 from omniray.coordinator.cli.service import app as service_app
 from omniray.coordinator.cli.stress import app as stress_app
 
@@ -55,7 +56,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-schema_app = typer.Typer(help="Look at the schema of a graph.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(schema_app, name="schema")
 app.add_typer(branches_app)
 app.add_typer(recovery_app)
@@ -240,26 +240,6 @@ def export(
     """Write all records to stdout as JSONL that loads back, nodes before edges."""
     with reading(uri, storage_option, as_json) as (out, graph):
         out.raw(graph.snapshot(branch=branch, at=at).export(type))
-
-
-@schema_app.command("show", epilog=examples("omniray schema show ./social > social.pg"))
-def schema_show(uri: Uri, storage_option: StorageOptions = None, as_json: AsJson = False) -> None:
-    """Print the schema as its author wrote it."""
-    with reading(uri, storage_option, as_json) as (out, graph):
-        if not as_json:
-            out.raw([graph.schema_text.rstrip("\n").encode() + b"\n"])
-            return
-        from omniray.engine.line.commit_object import FORMAT
-
-        facts = {
-            "schema": graph.schema_text,
-            "tables": [type.table_key for type in graph.schema],
-            "graph_id": graph.graph_id,
-            "schema_version": graph.schema_version,
-            "schema_hash": graph.schema_hash,
-            "format": FORMAT,
-        }
-        out.line("", facts)
 
 
 @app.command(

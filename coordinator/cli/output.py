@@ -74,9 +74,11 @@ def reporting(as_json: bool) -> Iterator[Output]:
 
 
 @contextmanager
-def opening(out: Output, uri: str, options: Mapping[str, str], *, durability: str = "process") -> Iterator[Graph]:
+def opening(
+    out: Output, uri: str, options: Mapping[str, str], *, branch: str = "main", durability: str = "process"
+) -> Iterator[Graph]:
     """An open graph, with a note of what was recovered when it was opened."""
-    with omniray.open(uri, storage_options=options, durability=durability) as graph:
+    with omniray.open(uri, branch=branch, storage_options=options, durability=durability) as graph:
         for text in _healed(graph.recovered):
             out.note(text)
         yield graph
@@ -110,10 +112,12 @@ def coordinated(uri: str, options: Mapping[str, str], *, durability: str = "proc
 
 
 @contextmanager
-def reading(uri: str, storage_option: list[str] | None, as_json: bool) -> Iterator[tuple[Output, Graph]]:
+def reading(
+    uri: str, storage_option: list[str] | None, as_json: bool, *, branch: str = "main"
+) -> Iterator[tuple[Output, Graph]]:
     """An open graph, with errors reported. Nothing is written, except to recover operations of dead writers."""
     options = pairs(storage_option, "--storage-option")
-    with reporting(as_json) as out, opening(out, uri, options) as graph:
+    with reporting(as_json) as out, opening(out, uri, options, branch=branch) as graph:
         yield out, graph
 
 

@@ -35,7 +35,7 @@ from omniray.engine.query.statements import (
     Update,
     Value,
 )
-from omniray.engine.query.values import Misfit, fit, fits, read_param
+from omniray.engine.query.values import Misfit, default_of, fit, fits, read_param
 from omniray.engine.schema.types import (
     DST,
     ID,
@@ -148,7 +148,7 @@ class _StatementCheck:
     def _nothing_missing(self, insert: Insert) -> None:
         given = {one.property for one in insert.assignments}
         ends = list(ENDPOINTS) if isinstance(self.type, EdgeType) else []
-        required = ends + [p.name for p in self.type.properties if not p.nullable]
+        required = ends + [p.name for p in self.type.properties if p.must_be_given]
         missing = [name for name in required if name not in given]
         if missing:
             message = f"insert of {self.type.name} without {', '.join(missing)}; each needs a value"
@@ -247,7 +247,7 @@ class _Binder:
     def statement(self, statement: Statement, type: ElementType) -> BoundStatement:
         match statement:
             case Insert(assignments=assignments):
-                blank: dict[str, Value] = {p.name: None for p in type.properties}
+                blank: dict[str, Value] = {p.name: default_of(p) for p in type.properties}
                 ends: dict[str, Value] = {SRC: None, DST: None} if isinstance(type, EdgeType) else {}
                 return BoundInsert(type, {**ends, **blank, **self._values(assignments, type)})
             case Update(assignments=assignments, predicate=predicate):

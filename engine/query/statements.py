@@ -131,7 +131,7 @@ class BoundPredicate:
 
 @dataclass(frozen=True, slots=True)
 class BoundInsert:
-    """A row to insert: a value for every column but `id`; a property that was left out is None."""
+    """A row to insert: a value for every column but `id`; a property that was left out has its default, or is None."""
 
     type: ElementType
     values: Mapping[str, Value]

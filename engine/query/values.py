@@ -10,19 +10,20 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import re
 import struct
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
 
 from omniray.engine.base.suggestions import did_you_mean
 from omniray.engine.query.statements import Value
 from omniray.engine.schema.grammar import is_unicode
+from omniray.engine.schema.times import date_of, in_utc, moment_of
 from omniray.engine.schema.types import (
     INTEGER_LIMITS,
     EnumType,
     ListType,
+    Property,
     PropertyType,
     Scalar,
     ScalarType,
@@ -30,8 +31,6 @@ from omniray.engine.schema.types import (
 )
 
 BLOB_PREFIX = "base64:"
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_DATETIME = re.compile(_DATE.pattern + r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?")
 _FLOAT = ScalarType(Scalar.F32)
 
 
@@ -40,24 +39,18 @@ class Misfit(ValueError):
 
 
 def read_date(text: str) -> date:
-    try:
-        if _DATE.fullmatch(text):
-            return date.fromisoformat(text)
-    except ValueError:
-        pass
-    raise Misfit(f"expected a date, got {_shown(text)}; write it as 2026-01-31")
+    if (day := date_of(text)) is None:
+        raise Misfit(f"expected a date, got {_shown(text)}; write it as 2026-01-31")
+    return day
 
 
 def read_datetime(text: str) -> datetime:
     """The moment in UTC."""
-    try:
-        if _DATETIME.fullmatch(text):
-            return _moment(datetime.fromisoformat(text))
-    except ValueError:
-        pass
-    raise Misfit(
-        f"expected a date and time, got {_shown(text)}; write it as 2026-01-31T12:00:00Z, with at most 6 decimals"
-    )
+    if (moment := moment_of(text)) is None:
+        raise Misfit(
+            f"expected a date and time, got {_shown(text)}; write it as 2026-01-31T12:00:00Z, with at most 6 decimals"
+        )
+    return moment
 
 
 def read_param(value: Any, type: PropertyType) -> Value:
@@ -73,6 +66,11 @@ def read_param(value: Any, type: PropertyType) -> Value:
         if type.scalar is Scalar.DATETIME:
             return read_datetime(value)
     return fit(value, type)
+
+
+def default_of(property: Property) -> Value:
+    """What an insert that leaves the property out gives it."""
+    return None if property.default is None else read_param(property.default, property.type)
 
 
 def fit(value: Any, type: PropertyType) -> Value:
@@ -171,7 +169,7 @@ def _float(value: int | float, scalar: Scalar) -> float:
 def _moment(value: datetime) -> datetime:
     """The moment in UTC; a value without a time zone is taken as UTC, as in a load."""
     try:
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return in_utc(value)
     except OverflowError:
         raise Misfit(f"{_shown(value)} is beyond the years 1 to 9999 in UTC") from None
 

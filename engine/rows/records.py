@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from omniray.engine.base.errors import ConstraintViolation, InputError, KeyConflict, RecordError
 from omniray.engine.base.suggestions import did_you_mean
-from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType
+from omniray.engine.schema.types import DST, ID, SRC, EdgeType, ElementType, Literal_
 
 BLOCK_ROWS_MAX = 65_536
 BLOCK_BYTES_TARGET = 8 << 20
@@ -31,9 +31,10 @@ STDIN = "stdin"
 class RawBatch:
     """Rows of one type as read from a source: values are not checked yet.
 
-    `columns` are keyed by property name, `id`, `src` and `dst`; a missing one is null throughout. Each is an Arrow
-    array or a sequence of Python values. `unknown` says for each name that the type does not have which rows carry it.
-    `text` says that every value is still the text of a cell, to be read as its property's type.
+    `columns` are keyed by property name, `id`, `src` and `dst`; a missing one is left out by every row: it has the
+    default of its property, or is null. Each is an Arrow array or a sequence of Python values. `unknown` says for each
+    name that the type does not have which rows carry it. `text` says that every value is still the text of a cell, to
+    be read as its property's type.
     """
 
     type: ElementType
@@ -124,7 +125,7 @@ def raw_from_dicts(
     type: ElementType, rows: Sequence[Mapping[str, Any]], records: Sequence[int] | None = None, source: str = ""
 ) -> RawBatch:
     """Rows of one type from plain dicts of properties; `id` may be among them, and for edges `from` and `to`."""
-    columns, unknown = columns_of(rows, row_names(type))
+    columns, unknown = columns_of(rows, row_names(type), defaults_of(type))
     if isinstance(type, EdgeType):
         for given, end in (("from", SRC), ("to", DST)):
             _rename_end(given, end, rows, columns, unknown)
@@ -133,11 +134,17 @@ def raw_from_dicts(
 
 
 def columns_of(
-    rows: Sequence[Mapping[str, Any]], known: Set[str]
+    rows: Sequence[Mapping[str, Any]], known: Set[str], defaults: Mapping[str, Literal_]
 ) -> tuple[dict[str, Sequence[Any]], dict[str, Sequence[bool]]]:
-    """Turn dicts into columns: known names with their values, unknown names with the rows that carry them."""
+    """Turn dicts into columns: known names with their values, unknown names with the rows that carry them.
+
+    A row that leaves out a known name has its default, or null.
+    """
     names = set().union(*rows)
-    columns: dict[str, Sequence[Any]] = {name: [row.get(name) for row in rows] for name in names & known}
+    columns: dict[str, Sequence[Any]] = {}
+    for name in names & known:
+        default = defaults.get(name)
+        columns[name] = [row.get(name, default) for row in rows]
     # Sorted, so that of several unknown names in a record the same one is reported each time.
     return columns, {str(name): [name in row for row in rows] for name in sorted(names - known, key=str)}
 
@@ -162,6 +169,11 @@ def row_names(type: ElementType) -> set[str]:
     """Every name that a plain row of the type may use."""
     ends = ENDS if isinstance(type, EdgeType) else ()
     return {ID, *ends, *(p.name for p in type.properties)}
+
+
+def defaults_of(type: ElementType) -> dict[str, Literal_]:
+    """The properties that have a default, and theirs."""
+    return {p.name: p.default for p in type.properties if p.default is not None}
 
 
 def known_columns(type: ElementType, names: Sequence[str], source: str) -> list[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.rows.casts import Cast, Mask, cast, integer_bounds, mask_of
+from omniray.engine.rows.defaults import default_column
 from omniray.engine.rows.python_values import cast_cells, cast_objects
 from omniray.engine.rows.records import Block, ConformedBatch, RawBatch, Rejection, unknown_property
 from omniray.engine.rows.row_ids import ID_BYTES_MAX, derive_ids
@@ -118,7 +119,8 @@ def _cast_column(raw: RawBatch, name: str, type: PropertyType) -> Cast:
 
 
 def _conform_property(raw: RawBatch, p: Property, found: _Findings) -> pa.Array:
-    result = _cast_column(raw, p.name, p.type)
+    left_out = raw.columns.get(p.name) is None
+    result = Cast(default_column(p, len(raw.records))) if left_out else _cast_column(raw, p.name, p.type)
     where = f"{raw.type.name}.{p.name}"
     if result.bad is not None:
         found.add(result.bad, lambda row: _misfit(raw.columns[p.name], row, where, p.type))

@@ -24,6 +24,7 @@ from omniray.engine.rows.records import (
     RawBatch,
     Rejection,
     columns_of,
+    defaults_of,
     raw_from_dicts,
     row_names,
 )
@@ -66,7 +67,7 @@ class _Typed:
 
     def batch(self, source: str) -> RawBatch:
         names = {ID, *(p.name for p in self.type.properties)}
-        columns, unknown = columns_of([record.data for record in self.records], names)
+        columns, unknown = columns_of([record.data for record in self.records], names, defaults_of(self.type))
         columns[ID] = [record.data.get(ID) if record.id is None else record.id for record in self.records]
         if isinstance(self.type, EdgeType):
             columns |= {SRC: [record.from_ for record in self.records], DST: [record.to for record in self.records]}

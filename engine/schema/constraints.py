@@ -7,7 +7,7 @@ so both give the same value, and the order in which a type holds its constraints
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -133,6 +133,14 @@ def properties_of(constraint: Constraint) -> tuple[str, ...]:
     if isinstance(constraint, Range | Check):
         return (constraint.property,)
     return constraint.properties
+
+
+def with_names(constraint: Constraint, new: Mapping[str, str]) -> Constraint:
+    """The constraint with other names for some of its properties."""
+    names = tuple(new.get(name, name) for name in properties_of(constraint))
+    if isinstance(constraint, Range | Check):
+        return replace(constraint, property=names[0])
+    return replace(constraint, properties=names)
 
 
 def _over_names(name: str, properties: tuple[str, ...]) -> Constraint:

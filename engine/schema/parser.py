@@ -20,6 +20,7 @@ from omniray.engine.schema.constraints import (
     read_constraint,
     settle_constraints,
 )
+from omniray.engine.schema.defaults import DEFAULT, check_defaults, read_default
 from omniray.engine.schema.syntax import (
     Argument,
     Bounds,
@@ -76,12 +77,12 @@ def parse_schema(text: str) -> Schema:
     """The schema that a `.pg` text describes; raises `ParseError` or `SchemaError`."""
     declarations = read_declarations(text)
     _check_type_names(declarations)
-    bodies = {d.name: _read_body(d.name, d.members) for d in declarations}
+    bodies = {d.name: _read_body(Place(d.line, d.name), d.members) for d in declarations}
     inheritable = {d.name: bodies[d.name] for d in declarations if isinstance(d, InterfaceDeclaration)}
     for body in inheritable.values():
         # Checked by itself too: perhaps no type implements it.
         _check_body(body, body.by_name)
-        settle_constraints(body.stated, body.by_name, "node")
+        check_defaults(body.by_name, settle_constraints(body.stated, body.by_name, "node"), body.place)
     nodes = tuple(_node(d, bodies[d.name], inheritable) for d in declarations if isinstance(d, NodeDeclaration))
     if not nodes:
         raise SchemaError("the schema has no node type; write at least one, as in: node Person { name: String @key }")
@@ -99,22 +100,29 @@ class _Body:
     properties: tuple[Property, ...]
     stated: tuple[Stated, ...]
     places: Mapping[str, Place]
+    head: Place
 
     @property
     def by_name(self) -> dict[str, Property]:
         return {p.name: p for p in self.properties}
+
+    def place(self, property: str) -> Place:
+        """The place of a property; of an inherited one, the head of the type with its name."""
+        return self.places.get(property) or replace(self.head, property=property)
 
 
 def _node(declaration: NodeDeclaration, body: _Body, interfaces: Mapping[str, _Body]) -> NodeType:
     place = Place(declaration.line, declaration.name)
     columns, stated = _inherit(declaration, body, interfaces)
     _check_body(body, columns)
+    constraints = settle_constraints(stated, columns, "node")
+    check_defaults(columns, constraints, body.place)
     return NodeType(
         name=declaration.name,
         properties=tuple(columns.values()),
         own=body.properties,
         implements=declaration.implements,
-        constraints=settle_constraints(stated, columns, "node"),
+        constraints=constraints,
         annotations=_head_annotations(declaration.annotations, place),
     )
 
@@ -174,12 +182,13 @@ def _check_agrees(known: Property | None, again: Property, place: Place) -> None
         raise place.error(f"declares {again.name!r} as {written}, but an interface has it as {before}; make them equal")
 
 
-def _read_body(owner: str, members: Sequence[Member]) -> _Body:
+def _read_body(head: Place, members: Sequence[Member]) -> _Body:
     """Separate the properties of a body, their annotations and the constraints.
 
     An annotation belongs to the property before it; a constraint that names its properties belongs to the type, and
     ends the property before it.
     """
+    owner = head.type
     written: dict[str, tuple[WrittenProperty, list[WrittenAnnotation]]] = {}
     stated: list[Stated] = []
     current = ""
@@ -200,12 +209,19 @@ def _read_body(owner: str, members: Sequence[Member]) -> _Body:
         else:
             written[current][1].append(member)
     places = {name: Place(one.line, owner, name) for name, (one, _) in written.items()}
-    properties = tuple(
-        Property(name, _type(one.type, places[name]), one.nullable, _annotations(annotations, places[name]))
-        for name, (one, annotations) in written.items()
-    )
+    properties = tuple(_property(one, annotations, places[name]) for name, (one, annotations) in written.items())
     _check_property_names(written, Place(members[0].line if members else 0, owner))
-    return _Body(properties, tuple(stated), places)
+    return _Body(properties, tuple(stated), places, head)
+
+
+def _property(written: WrittenProperty, annotations: Iterable[WrittenAnnotation], place: Place) -> Property:
+    type = _type(written.type, place)
+    defaults = [a for a in annotations if a.name == DEFAULT]
+    kept = _annotations((a for a in annotations if a.name != DEFAULT), place)
+    if len(defaults) > 1:
+        raise replace(place, line=defaults[1].line).error("a second @default; remove one")
+    default = read_default(defaults[0], type, replace(place, line=defaults[0].line)) if defaults else None
+    return Property(written.name, type, written.nullable, kept, default)
 
 
 def _check_body(body: _Body, columns: Mapping[str, Property]) -> None:
@@ -262,6 +278,8 @@ def _head_annotations(written: Iterable[WrittenAnnotation], place: Place) -> tup
     for annotation in annotations:
         if is_constraint(annotation):
             raise place.error(f"@{annotation.name} before the body; constraints stand between the braces")
+        if annotation.name == DEFAULT:
+            raise place.error("@default before the body; it belongs to a property, right after it")
     return _annotations(annotations, place)
 
 

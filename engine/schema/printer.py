@@ -70,23 +70,34 @@ def _body(properties: Iterable[Property], constraints: Iterable[Constraint]) -> 
     for constraint in constraints:
         about = properties_of(constraint)
         if isinstance(constraint, Range | Check) or len(about) > 1 or about[0] not in own:
-            apart.append(_apart(constraint))
+            apart.append(print_constraint(constraint))
         else:
             at.setdefault(about[0], []).append(f"@{_word(constraint)}")
     lines = [*(_property(p, at.get(p.name, [])) for p in properties), *apart]
     return "{\n" + "".join(f"  {line}\n" for line in lines) + "}" if lines else "{}"
 
 
+def print_property_type(property: Property) -> str:
+    """The type of a property as it is declared: `I32?`."""
+    return f"{property.type}{'?' if property.nullable else ''}"
+
+
+def print_property(property: Property) -> str:
+    """A property as it is declared, without its constraints."""
+    return _property(property, [])
+
+
 def _property(property: Property, constraints: list[str]) -> str:
-    declared = f"{property.name}: {property.type}{'?' if property.nullable else ''}"
-    return " ".join([declared, *constraints, *map(_annotation, property.annotations)])
+    declared = f"{property.name}: {print_property_type(property)}"
+    default = [] if property.default is None else [f"@default({_literal(property.default)})"]
+    return " ".join([declared, *constraints, *default, *map(_annotation, property.annotations)])
 
 
-def _apart(constraint: Constraint) -> str:
-    """A constraint that stands by itself: over several properties, with arguments, or about an inherited one."""
+def print_constraint(constraint: Constraint) -> str:
+    """A constraint as it stands by itself: over several properties, with arguments, or about an inherited one."""
     arguments = list(properties_of(constraint))
     if isinstance(constraint, Range):
-        arguments.append(_bounds(constraint.low, constraint.high))
+        arguments.append(print_bounds(constraint.low, constraint.high))
     if isinstance(constraint, Check):
         arguments.append(_literal(constraint.pattern))
     return f"@{_word(constraint)}({', '.join(arguments)})"
@@ -97,10 +108,11 @@ def _word(constraint: Constraint) -> str:
 
 
 def _card(cardinality: Cardinality) -> str:
-    return f"@card({_bounds(cardinality.low, cardinality.high)})"
+    return f"@card({print_bounds(cardinality.low, cardinality.high)})"
 
 
-def _bounds(low: int | float | None, high: int | float | None) -> str:
+def print_bounds(low: int | float | None, high: int | float | None) -> str:
+    """Bounds as `@range` and `@card` have them: `0..150`, `1..`."""
     return "..".join("" if bound is None else repr(bound) for bound in (low, high))
 
 

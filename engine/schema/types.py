@@ -130,10 +130,17 @@ class Property:
     type: PropertyType
     nullable: bool = False
     annotations: tuple[Annotation, ...] = ()
+    default: Literal_ | None = None
+    """What it has in a record that leaves it out, as the literal of its canonical text."""
 
     @property
     def arrow(self) -> pa.Field:
         return pa.field(self.name, self.type.arrow, nullable=self.nullable)
+
+    @property
+    def must_be_given(self) -> bool:
+        """Whether a record that leaves it out is refused."""
+        return not self.nullable and self.default is None
 
 
 @dataclass(frozen=True, slots=True)

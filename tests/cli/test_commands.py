@@ -32,7 +32,19 @@ QUERIES = """\
 query add($name: String, $age: I32?) { insert Person { name: $name, age: $age } }
 query drop($name: String) { delete Person where name = $name }
 """
-VERBS = ["init", "load", "mutate", "snapshot", "history", "export", "schema show", "sql", "version"]
+VERBS = [
+    "init",
+    "load",
+    "mutate",
+    "snapshot",
+    "history",
+    "export",
+    "schema show",
+    "schema plan",
+    "schema lint",
+    "sql",
+    "version",
+]
 HEAVY = ("lance", "duckdb", "pyarrow", "numpy", "s3fs", "rich")
 
 
@@ -278,7 +290,7 @@ def test_schema_show_prints_the_text_of_its_author(graph: str) -> None:
     document = run("schema", "show", graph, "--json").document
     assert document["schema"] == SCHEMA
     assert document["tables"] == ["node:Person", "edge:Knows"]
-    assert set(document) == {"schema", "tables", "graph_id", "schema_version", "schema_hash", "format"}
+    assert set(document) == {"schema", "tables", "graph_id", "branch", "schema_version", "schema_hash", "format"}
 
 
 def test_sql_shows_rows(graph: str) -> None:

@@ -37,6 +37,8 @@ OPENING = {
     "history": [],
     "export": [],
     "schema show": [],
+    "schema plan": ["--schema", "person.pg"],
+    "schema lint": [],
     "sql": ["select 1"],
     "recoveries": [],
     "cleanup": ["--orphans"],
@@ -165,6 +167,7 @@ def test_a_branch_is_taken_from_a_coordinator_on_demand_only(
 @pytest.mark.parametrize("verb", OPENING)
 def test_whoever_opens_a_graph_is_told_what_that_has_healed(store: ObjectStore, graph: str, verb: str) -> None:
     Path("more.jsonl").write_text('{"type": "Person", "data": {"name": "di"}}\n')
+    Path("person.pg").write_text("node Person { name: String @key }")
     leave(store, BEFORE_COMMIT)
     answer = run(*verb.split(), graph, *OPENING[verb], stdin=INSERT)
     assert answer.err == HEALED.format("1 uncommitted write cleared away")

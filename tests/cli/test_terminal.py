@@ -56,6 +56,8 @@ VERBS: dict[str, tuple[list[str], ...]] = {
     "revert": (["graph", f"no{ESC}"],),
     "version": ([],),
     "schema show": (["graph"],),
+    "schema plan": (["graph", "--schema", "next.pg"], ["graph", "--schema", "evil.pg"]),
+    "schema lint": (["graph"], ["next.pg"], [f"no{ESC}.pg"]),
     "recover": (["graph"],),
     "recoveries": (["graph"],),
     "repair": (["graph"], ["graph", "--adopt", "--actor", f"x{ESC}"]),
@@ -73,6 +75,9 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "social.pg").write_text(SCHEMA)
     (tmp_path / "evil.pg").write_text(f"node Person {{ {EVIL}: String }}")
+    (tmp_path / "next.pg").write_text(
+        f'node Person {{ name: String @key  x: String @default("{ESC}") }} interface I {{}}'
+    )
     (tmp_path / "evil.gq").write_text(f"query add() {{ insert {EVIL} }}")
     (tmp_path / "add.gq").write_text(NAMES)
     (tmp_path / "people.jsonl").write_text(json.dumps(RECORD) + "\n")

@@ -33,6 +33,7 @@ ENGINE = {
     "maintenance": "base store schema line rows tables history judge commit",
     "reading": "base store schema line rows tables history",
     "branches": "base store schema line rows tables history judge commit reading",
+    "alter": "base store schema line rows tables history judge commit reading",
 }
 COORDINATOR = {
     "rounds": "",

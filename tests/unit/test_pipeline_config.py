@@ -247,6 +247,12 @@ def test_a_name_that_the_graph_lacks_is_told_with_its_line(text: str, fault: str
     assert told.startswith(fault)
 
 
+def test_a_required_column_with_a_default_needs_no_expression() -> None:
+    schema = parse_schema('node Person { name: String @key  born: Date @default("2000-01-01") }')
+    (person,) = plan(parsed(SMALL), schema)
+    assert set(person.columns) == {"name"}
+
+
 def test_a_row_is_known_by_its_id_or_a_merged_edge_by_its_ends() -> None:
     schema = parse_schema("node P { name: String @key }  node N { a: I32? }  edge K: P -> P { @unique(src, dst) }")
     text = changed("{name: n}", "{a: n}").replace("Person", "N") + (

@@ -26,6 +26,13 @@ def conformed(**columns: pa.Array) -> tuple[list[str], list[tuple[str, str]]]:
     return fitting, [(row[REASON], row[ROW]) for row in rows if row[REASON] is not None]
 
 
+def test_a_column_that_is_missing_has_the_default_of_its_property() -> None:
+    type = parse_schema("node Person { name: String @key  role: enum(dev, ops) @default(dev) }").type("Person")
+    out = to_arrow_schema(conformed_schema(type, None), timezone="UTC")
+    (rows,) = conform_batch(type, pa.record_batch({"name": ["ann", "bob"]}), out)
+    assert rows["role"].to_pylist() == ["dev", "dev"]
+
+
 @pytest.mark.parametrize(
     ("column", "good", "bad"),
     [("age", b"41", b"4\xff"), ("is_old", b"true", b"\xff"), ("tags", b'["a"]', b'["\xff"]')],

@@ -10,7 +10,7 @@ from omniray.engine.schema.types import Annotation, NodeType, Property, Scalar, 
 from tests.strategies import schemas
 
 
-@given(schemas())
+@given(schemas(defaults=True))
 def test_a_printed_schema_parses_to_the_same_schema(schema: Schema) -> None:
     text = print_schema(schema)
     assert parse_schema(text) == schema

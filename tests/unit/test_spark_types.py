@@ -146,6 +146,12 @@ def test_everything_that_is_wrong_with_a_frame_is_said_at_once() -> None:
     )
 
 
+def test_a_column_with_a_default_may_be_missing_but_not_null_throughout() -> None:
+    type = parse_schema("node Person { name: String @key  active: Bool @default(true) }").type("Person")
+    check_frame(frame(name=TEXT), type)
+    assert "'active' is null throughout, but it is required" in refusal(frame(name=TEXT, active=NullType()), type)
+
+
 def test_missing_and_doubled_ends_are_named() -> None:
     assert "column 'to' is missing" in refusal(frame(src=TEXT, since=DAY), KNOWS)
     doubled = frame(**{"from": TEXT, "src": TEXT, "dst": TEXT, "since": DAY})

@@ -159,7 +159,7 @@ def _problems(schema: StructType, type: ElementType) -> Iterator[str]:
 
 def _problems_of(p: Property, field: StructField | None, needed: str) -> Iterator[str]:
     if field is None:
-        if needed:
+        if needed and p.default is None:
             yield f"column {p.name!r} is missing, which {needed}"
     elif isinstance(field.dataType, NullType):
         if needed:

@@ -99,5 +99,5 @@ def _needed(type: ElementType) -> Iterator[tuple[str, str, str]]:
         yield DST, "to", f"is the id of a {type.target}"
     key = type.key if isinstance(type, NodeType) else ()
     for p in type.properties:
-        if p.name in key or not p.nullable:
+        if p.name in key or p.must_be_given:
             yield p.name, p.name, "is part of the key" if p.name in key else "is required"

@@ -1,0 +1,1 @@
+"""Schema changes: what they do to the tables of a graph."""
