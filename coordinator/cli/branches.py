@@ -321,7 +321,10 @@ def _show_conflicts(out: Output, document: dict[str, Any]) -> None:
 
 
 def _between(found: GraphDiff) -> str:
-    return f"from {found.before.commit_id} to {found.after.commit_id}"
+    before, after = (
+        f"{one.commit_id}{_with_group(one.group if one.is_named else ())}" for one in (found.before, found.after)
+    )
+    return f"from {before} to {after}"
 
 
 def _kinds(counts: dict[str, dict[str, int]]) -> list[str]:

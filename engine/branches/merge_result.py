@@ -110,8 +110,9 @@ def conflicts_error(result: MergeResult, what: str) -> MergeConflicts:
     first = "; ".join(str(one) for one in result.conflicts[:3])
     more = f" and {result.conflict_count - 3} more" if result.conflict_count > 3 else ""
     count = f"{result.conflict_count} conflict" + ("s" if result.conflict_count != 1 else "")
+    settled = any(one.kind.is_of_cells for one in result.conflicts)
+    advice = ", or settle values that differ with on_conflict (--on-conflict) 'ours' or 'theirs'" if settled else ""
     return MergeConflicts(
-        f"{what}: {count}, and nothing was written: {first}{more}. Change one of the branches, or give on_conflict "
-        "'ours' or 'theirs' for values that differ",
-        **{name: value for name, value in result.as_json().items() if name not in ("repeated", "versions")},
-    )  # fmt: skip
+        f"{what}: {count}, and nothing was written: {first}{more}. Change one of the branches{advice}",
+        **result.as_json(),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import BranchGone, GraphGone, NotFound
+from omniray.engine.base.errors import BranchGone, GraphGone, InputError, NotFound
 from omniray.engine.base.suggestions import did_you_mean
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
@@ -85,7 +85,9 @@ def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObj
 
 
 def bound(main: CommitObject, name: str) -> Binding:
-    """The binding of a name, by the newest object of main's line."""
+    """The binding of a name, by the newest object of main's line; main itself has none."""
+    if name == MAIN:
+        raise InputError("every graph has its main branch: it can't be deleted or renamed", branch=MAIN)
     found = main.bindings.get(name)
     if found is None or found.deleting:
         raise unknown_branch(main, name)

@@ -230,6 +230,7 @@ def test_a_new_edge_in_an_adopted_table_needs_its_nodes_on_the_target(graph: omn
     error = refused(graph)
     assert conflicts_of(error) == [("orphan_edge", "Knows", "k9", ("dst",))]
     assert error.facts["conflicts"][0]["values"] == {"source": {"dst": "dan"}, "target": None}
+    assert "on_conflict" not in error.message  # neither side's value settles it
     assert conflicts_of(refused(graph, on_conflict="theirs")) == [("orphan_edge", "Knows", "k9", ("dst",))]
     graph.load(people("dan"), type="Person")
     graph.merge(SIDE)
@@ -359,6 +360,8 @@ def test_conflicts_travel_with_their_error(graph: omniray.Graph) -> None:
     (conflict,) = error.facts["conflicts"]
     assert conflict["values"]["source"] == {"tags": ["x" * 256 + "… (500 characters)"], "photo": "<500 bytes>"}
     assert (error.exit_code, error.http_status) == (4, 409)
+    assert "--on-conflict" in error.message
+    assert error.facts.keys() == graph.merge(SIDE, preview=True).as_json().keys()
 
 
 # Bases
