@@ -210,7 +210,7 @@ class MergePlan:
         bases = {place: self._states.table(state, key) for place, state in self._bases.items()}
         plan.run = RowMerge(
             type, source, target, bases, lambda place: self._older(place, key), self._vector_of(head),
-            self._on_conflict, agreeing_edges(type, source, target),
+            self._on_conflict, agreeing_edges(type, source, target, tuple(bases.values())),
         )  # fmt: skip
         begin = self._staging
         plan.rows = MergeRows(type, None if begin is None else lambda: begin(target))
