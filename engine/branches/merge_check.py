@@ -66,13 +66,14 @@ class MergeCheck:
         missing: list[str] = []
         relations = {"written": written}
         for end, node in nodes.items():
-            if written.rows and not self.is_as_source[node.table_key]:
+            # As on the source both, edges find their nodes. But a written edge may have an end that the target gave it.
+            if written.rows and not (self.is_as_source[node.table_key] and self.is_as_source[edge.table_key]):
                 relations[f"no_{end}"] = self._absent(sets, pinned, edge, end, node)
                 missing.append(
                     f"select w.id, '{end}' as property, w.{end} as node from {{written}} w"
                     f" semi join {{no_{end}}} a on a.id = w.{end}"
                 )
-        self._orphans(sets, edge, missing, relations, "source", "the target deleted it")
+        self._orphans(sets, edge, missing, relations, "source", "one side deleted it")
         if self.is_as_source[edge.table_key] or self.state.count(edge.table_key) == 0:
             return
         stranded: list[str] = []

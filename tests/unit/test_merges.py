@@ -247,6 +247,14 @@ def test_a_new_edge_of_the_target_keeps_nodes_from_being_deleted_by_an_adopted_t
     assert "dan" not in ages(graph)
 
 
+def test_an_edge_that_the_target_moved_to_a_node_that_the_source_deleted_is_a_conflict(graph: omniray.Graph) -> None:
+    """The merged edge has the source's value and the target's end; the node's table is adopted."""
+    graph.load([{"id": "k1", "from": "ann", "to": "bob", "since": 2}], type="Knows", mode="merge", branch=SIDE)
+    remove(graph, "dan", SIDE)
+    graph.load([{"id": "k1", "from": "dan", "to": "bob", "since": 1}], type="Knows", mode="merge")
+    assert conflicts_of(refused(graph)) == [("orphan_edge", "Knows", "k1", ("src",))]
+
+
 def test_an_edge_between_two_nodes_that_the_target_deleted_is_one_conflict(graph: omniray.Graph) -> None:
     graph.load([{"id": "k9", "from": "cid", "to": "dan"}], type="Knows", branch=SIDE)
     set_age(graph, "ann", 1, SIDE)
