@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import pyarrow as pa
@@ -25,13 +24,13 @@ MANY = INLINE_ROWS_MAX + 1
 
 
 @pytest.fixture
-def root(disk: Root) -> Iterator[Root]:
+def root(disk: Root) -> Root:
     """A graph with a branch that has many new rows, and one new row beside them."""
     with omniray.init(disk.uri, schema="node Person {\n    name: String @key\n}\n") as graph:
         graph.create_branch(SIDE)
         graph.load(pa.table({"name": [f"p{n}" for n in range(MANY)]}), type="Person", branch=SIDE)
         graph.load([{"name": "ann"}], type="Person")
-    yield disk
+    return disk
 
 
 def rows(root: Root) -> int:
@@ -43,9 +42,9 @@ def test_an_interrupt_after_the_commit_leaves_the_files(root: Root) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with omniray.open(root.uri) as graph, armed({Point.C_AFTER_PUT: Action(interrupt, nth=1)}):
-        with pytest.raises(KeyboardInterrupt):
-            graph.merge(SIDE)
+    at = {Point.C_AFTER_PUT: Action(interrupt, nth=1)}
+    with omniray.open(root.uri) as graph, armed(at), pytest.raises(KeyboardInterrupt):
+        graph.merge(SIDE)
     assert rows(root) == MANY + 1
 
 

@@ -336,6 +336,54 @@ def test_edges_that_both_sides_left_may_be_too_few(graph: omniray.Graph) -> None
     assert "ann" not in ages(graph), "who is gone need not lead"
 
 
+UNRELATED = pytest.mark.parametrize("is_adopted", [True, False], ids=["adopted", "row by row"])
+
+
+def lead(graph: omniray.Graph, id: str, person: str) -> None:
+    graph.load([{"id": id, "from": person, "to": "acme"}], type="Leads")
+
+
+@UNRELATED
+def test_a_node_that_only_the_target_keeps_needs_its_edges(graph: omniray.Graph, is_adopted: bool) -> None:
+    """The source deleted ann, and her edge with her; the target changed her, and she is to stay."""
+    lead(graph, "l1", "ann")
+    graph.merge("main", SIDE)
+    remove(graph, "ann", SIDE)
+    set_age(graph, "ann", 7)
+    graph.mutate('query q() { delete Knows where from = "ann" }')
+    graph.mutate('query q() { delete WorksAt where from = "ann" }')
+    if not is_adopted:
+        lead(graph, "l2", "bob")
+    found = conflicts_of(refused(graph, on_conflict="ours"))
+    assert found == [("cardinality_violation", "Leads", "ann", ("src",))]
+
+
+@UNRELATED
+def test_a_node_with_as_few_edges_as_on_the_source_is_no_conflict(graph: omniray.Graph, is_adopted: bool) -> None:
+    """A node that was deleted and inserted anew has no edges, and the source is valid so."""
+    lead(graph, "l1", "dan")
+    graph.merge("main", SIDE)
+    remove(graph, "dan", SIDE)
+    graph.load(people("dan", age=30, city="Bonn"), type="Person", branch=SIDE)
+    set_age(graph, "bob", 7)
+    if not is_adopted:
+        lead(graph, "l2", "bob")
+    graph.merge(SIDE)
+    assert {"dan"} == ages(graph).keys() - {"ann", "bob", "cid"}
+    assert state_of(graph)["Leads"].keys() == (set() if is_adopted else {"l2"})
+
+
+@UNRELATED
+def test_the_first_edge_of_a_node_is_reverted(graph: omniray.Graph, is_adopted: bool) -> None:
+    """Before it the node had none; whether an unrelated edge came since makes no difference."""
+    lead(graph, "l1", "dan")
+    first = graph.snapshot().commit_id
+    if not is_adopted:
+        lead(graph, "l2", "bob")
+    graph.revert(first)
+    assert state_of(graph)["Leads"].keys() == (set() if is_adopted else {"l2"})
+
+
 def test_all_conflicts_are_told_and_no_more_are_listed_than_fit(
     graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
