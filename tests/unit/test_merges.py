@@ -182,6 +182,23 @@ def test_lists_vectors_and_blobs_are_compared_whole_and_null_is_not_empty(graph:
     assert state_of(graph)["Person"]["ann"] == {"name": "ann", **whole, "tags": [], "photo": b""}
 
 
+def test_nodes_without_properties_are_merged_row_by_row(disk: Root) -> None:
+    with omniray.init(disk.uri, schema="node Token {}\n") as graph:
+        graph.load([{"id": "t1"}, {"id": "t2"}], type="Token")
+        for name in (SIDE, "other"):
+            graph.create_branch(name)
+            graph.load([{"id": f"t-{name}"}], type="Token", branch=name)
+        graph.load([{"id": "t1"}, {"id": "t3"}], type="Token", mode="overwrite", branch=SIDE)
+        graph.load([{"id": "t4"}], type="Token")
+        assert [one.how for one in graph.merge(SIDE).tables] == [How.ROWS]
+        assert state_of(graph)["Token"].keys() == {"t1", "t3", "t4"}
+        graph.merge("other")
+        graph.merge("other", SIDE)
+        graph.load([{"id": "t5"}], type="Token")
+        graph.merge("main", SIDE)
+        assert state_of(graph, SIDE)["Token"].keys() == {"t1", "t3", "t4", "t5", "t-other"}
+
+
 def test_a_row_that_was_only_moved_is_no_change(graph: omniray.Graph) -> None:
     """Each small write puts the table's tail into a new file, with rows that it did not change."""
     set_age(graph, "ann", 1, SIDE)
@@ -415,6 +432,22 @@ def test_conflicts_travel_with_their_error(graph: omniray.Graph) -> None:
     (conflict,) = error.facts["conflicts"]
     assert conflict["values"]["source"] == {"tags": ["x" * 256 + "… (500 characters)"], "photo": "<500 bytes>"}
     assert (error.exit_code, error.http_status) == (4, 409)
+
+
+def test_conflicts_of_any_values_are_valid_json(disk: Root) -> None:
+    schema = "node Reading {\n    name: String @key\n    x: F64?\n    at: DateTime?\n    raw: Blob?\n    v: [F64]?\n}\n"
+    with omniray.init(disk.uri, schema=schema) as graph:
+        graph.create_branch(SIDE)
+        there = {"name": "r", "x": float("nan"), "at": "2020-01-01T00:00:00Z", "raw": b"\xff", "v": [float("-inf")]}
+        here = {"name": "r", "x": float("inf"), "at": "2021-01-01T00:00:00Z", "raw": b"\xfe", "v": [0.5]}
+        graph.load([there], type="Reading", branch=SIDE)
+        graph.load([here], type="Reading")
+        told = graph.merge(SIDE, preview=True).as_json()
+        assert json.loads(json.dumps(told, allow_nan=False)) == told
+        assert told["conflicts"][0]["values"] == {
+            "source": {"x": "NaN", "at": "2020-01-01T00:00:00+00:00", "raw": "base64:/w==", "v": ["-Infinity"]},
+            "target": {"x": "Infinity", "at": "2021-01-01T00:00:00+00:00", "raw": "base64:/g==", "v": [0.5]},
+        }
 
 
 # Bases
