@@ -67,14 +67,17 @@ class Rows:
         places = np.arange(len(self))
         places[positions] = len(self) + np.arange(len(by))
         names = self.cells.column_names
-        nowhere, none = np.zeros(len(self), np.bool_), np.zeros(len(by), np.bool_)
-        unlike = {n: np.concatenate([self.unlike.get(n, nowhere), by.unlike.get(n, none)])[places] for n in names}
+        unlike = {n: np.concatenate([self.unlike_in(n), by.unlike_in(n)])[places] for n in names}
         return Rows(
             pa.concat_tables([self.cells, by.cells]).take(pa.array(places)),
             np.concatenate([self.present, by.present])[places],
             np.concatenate([self.torn, by.torn])[places],
             unlike,
         )
+
+    def unlike_in(self, name: str) -> Mask:
+        """Which cells of a column equal nothing."""
+        return self.unlike[name] if name in self.unlike else np.zeros(len(self), np.bool_)
 
     def differs_from(self, other: Rows) -> dict[str, Mask]:
         """By column, where two sides have different values, absent rows included."""

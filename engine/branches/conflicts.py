@@ -6,6 +6,7 @@ shortened, so that a conflict fits into an error, an answer and a line on a term
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -118,8 +119,10 @@ def shown(row: Mapping[str, Any], properties: Sequence[str]) -> dict[str, Any]:
 
 
 def shortened(value: Any) -> Any:
-    """A value in its JSON form; a long one is cut, and says so."""
+    """A value in its JSON form; a long one is cut, and says so. JSON has no NaN and no infinity: they become texts."""
     match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case bytes() if len(value) > TEXT_CHARS_MAX:
             return f"<{len(value)} bytes>"
         case str() if len(value) > TEXT_CHARS_MAX:

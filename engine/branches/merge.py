@@ -195,7 +195,6 @@ class Merger:
                 return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
             started = self._clock()
             if (landed := self._attempt(work, head, verdict)) is not None:
-                work.is_used = True
                 return _result(operation, verdict, landed)
             losses += 1
             self._sleep(min(random.random() * losses * (self._clock() - started), BACKOFF_S_MAX))
@@ -226,7 +225,9 @@ class Merger:
         )  # fmt: skip
         through = self._finaliser.finalised_through
         ours = self._attempts.follow(attempt, (commit,), finalised_through=through, contains=operation.contains)
+        work.is_used = True  # from here on, unless another object has the number for sure
         if self._attempts.put(attempt, self._tip) is not Fate.LANDED:
+            work.is_used = False
             self._attempts.give_up(attempt).result()
             return None
         self._finaliser.notice(ours, ours.op_id)
@@ -301,7 +302,7 @@ class _Work:
         progress: Progress,
     ) -> None:
         self.operation, self.terms, self.write, self.submitted_at = operation, terms, write, submitted_at
-        self.is_used = False
+        self.is_used = False  # whether the graph refers to the staged files, or may do so
         self._branch, self._states, self._lease = branch, states, None
         self.plan = MergePlan(
             branch, states, operation.source, terms.on_conflict, self._stream, operation.bases, progress

@@ -32,7 +32,7 @@ class MergeCheck:
     """The rules over a merge: what it does with each table, the keys of its rows, and the target's state.
 
     `is_as_source` says of a table whether it will be just as on the source; `degrees` how many edges of a type some
-    nodes have there.
+    nodes have there, of those that are there.
     """
 
     schema: Schema
@@ -55,7 +55,7 @@ class MergeCheck:
                             self._unique(sets, pinned, type, rule)
                 if isinstance(type, EdgeType):
                     self._ends(sets, pinned, type)
-                    if self.how[type.table_key] is How.ROWS and type.cardinality != ANY_CARDINALITY:
+                    if self._may_break_cardinality(type):
                         self._cardinality(sets, pinned, type)
 
     # Ends
@@ -66,13 +66,14 @@ class MergeCheck:
         missing: list[str] = []
         relations = {"written": written}
         for end, node in nodes.items():
-            if written.rows and not self.is_as_source[node.table_key]:
+            # As on the source both, edges find their nodes. But a written edge may have an end that the target gave it.
+            if written.rows and not (self.is_as_source[node.table_key] and self.is_as_source[edge.table_key]):
                 relations[f"no_{end}"] = self._absent(sets, pinned, edge, end, node)
                 missing.append(
                     f"select w.id, '{end}' as property, w.{end} as node from {{written}} w"
                     f" semi join {{no_{end}}} a on a.id = w.{end}"
                 )
-        self._orphans(sets, edge, missing, relations, "source", "the target deleted it")
+        self._orphans(sets, edge, missing, relations, "source", "one side deleted it")
         if self.is_as_source[edge.table_key] or self.state.count(edge.table_key) == 0:
             return
         stranded: list[str] = []
@@ -161,6 +162,12 @@ class MergeCheck:
 
     # Cardinality
 
+    def _may_break_cardinality(self, edge: EdgeType) -> bool:
+        """Whether nodes may have too many or too few edges; of an adopted table only nodes that the source lacks."""
+        if self.how[edge.table_key] is How.ADOPT:
+            return edge.cardinality.low > 0 and not self.is_as_source[self.schema.node(edge.source).table_key]
+        return self.how[edge.table_key] is How.ROWS and edge.cardinality != ANY_CARDINALITY
+
     def _cardinality(self, sets: Sets, pinned: Pinned, edge: EdgeType) -> None:
         keys = self.keys.of(edge)
         if not keys.rows:
@@ -183,13 +190,24 @@ class MergeCheck:
             "touched": touched,
             "gone": self._gone_nodes(sets, self.schema.node(edge.source)),
         }
-        rows = list(self._listed(sets, sql, relations))
-        there = self.degrees(edge, pa.array([row["id"] for row in rows], pa.string()))
+        found = sets.query(f"from ({sql}) order by id", **relations)
+        for some in found.to_batches(max_chunksize=LOOKUP_KEYS_MAX):
+            self._not_as_source(edge, some.to_pylist(), self.degrees(edge, some["id"]))
+
+    def _not_as_source(self, edge: EdgeType, rows: Sequence[Mapping[str, Any]], there: Mapping[str, int]) -> None:
+        """Add those nodes among some that have another number of edges than on the source, which is valid by itself.
+
+        A node that was deleted and inserted anew may have none there, whatever the lower bound.
+        """
+        bounds = edge.cardinality
         allowed = f"{bounds.low}..{'*' if bounds.high is None else bounds.high}"
         for row in rows:
+            if there.get(row["id"]) == row["n"]:
+                continue
             reason = f"source {row['id']!r} would have {row['n']} edges, allowed {allowed}"
-            kind, source, target = ConflictKind.CARDINALITY_VIOLATION, there.get(row["id"], 0), row["here"]
-            self._add(MergeConflict(kind, edge.name, row["id"], (SRC,), {"edges": source}, {"edges": target}, reason))
+            source, target = {"edges": there.get(row["id"], 0)}, {"edges": row["here"]}
+            kind = ConflictKind.CARDINALITY_VIOLATION
+            self.conflicts.add((MergeConflict(kind, edge.name, row["id"], (SRC,), source, target, reason),), count=1)
 
     # Results
 

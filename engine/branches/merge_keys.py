@@ -26,9 +26,9 @@ MEMORY = KeyMemory(64 << 20, 256)
 class MergeKeys:
     """The keys by table: of the rows written, and of the target's rows that are replaced or deleted."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, *, memory_rows: int = 100_000, memory: KeyMemory = MEMORY) -> None:
         self._schema = schema
-        self._log = KeyLog(schema, memory=MEMORY)
+        self._log = KeyLog(schema, memory_rows=memory_rows, memory=memory)
 
     def __enter__(self) -> Self:
         return self
@@ -79,5 +79,7 @@ class MergeKeys:
         return no_keys(type) if table is None else self._log.written(table)
 
     def sets(self) -> Sets:
-        """A connection that sees them."""
+        """A connection that sees them all."""
+        for type in self._schema:
+            self.of(type)  # before it is opened: it sees nothing that goes to a file later
         return Sets(self._log.connect, self._log.memory_limit_mb)

@@ -210,7 +210,7 @@ class MergePlan:
         bases = {place: self._states.table(state, key) for place, state in self._bases.items()}
         plan.run = RowMerge(
             type, source, target, bases, lambda place: self._older(place, key), self._vector_of(head),
-            self._on_conflict, agreeing_edges(type, source, target),
+            self._on_conflict, agreeing_edges(type, source, target, tuple(bases.values())),
         )  # fmt: skip
         begin = self._staging
         plan.rows = MergeRows(type, None if begin is None else lambda: begin(target))
@@ -268,12 +268,13 @@ class MergePlan:
                 self._adopted.add(key)
 
     def _degrees(self, edge: EdgeType, sources: pa.Array) -> Mapping[str, int]:
-        """How many edges some nodes have on the source."""
-        if len(sources) == 0:
-            return {}
-        table = self._states.table(self._source, edge.table_key)
-        found = table.scan([SRC], pc.field(SRC).isin(sources)).read_all()[SRC].value_counts()
-        return {one["values"]: one["counts"] for one in found.to_pylist()}
+        """How many edges some nodes have on the source, of those that are there."""
+        nodes = self._states.table(self._source, self._branch.schema.node(edge.source).table_key)
+        edges = self._states.table(self._source, edge.table_key)
+        there = nodes.scan([ID], pc.field(ID).isin(sources)).read_all()[ID]
+        found = edges.scan([SRC], pc.field(SRC).isin(sources)).read_all()[SRC].value_counts()
+        counts = {one["values"]: one["counts"] for one in found.to_pylist()}
+        return {id: counts.get(id, 0) for id in there.to_pylist()}
 
     def _count_duplicates(self, head: CommitObject, conflicts: Conflicts) -> None:
         """Find writes that were applied on both sides, each under the same id."""

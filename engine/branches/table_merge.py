@@ -261,5 +261,5 @@ def _without_addresses(rows: pa.Table) -> pa.Table:
 
 
 def _with_ids(ids: pa.Array, positions: Places, cells: pa.Table, type: ElementType) -> pa.Table:
-    rows = cells.append_column(ID, ids.take(pa.array(positions)))
-    return rows.select(type.arrow.names).cast(type.arrow)
+    columns = {ID: ids.take(pa.array(positions)), **dict(zip(cells.column_names, cells.columns, strict=True))}
+    return pa.table(columns).select(type.arrow.names).cast(type.arrow)

@@ -52,8 +52,11 @@ def _merged_bases(older: Rows, one: Rows, other: Rows) -> Rows:
     is_torn = one.torn | other.torn | (lone & older.present & (older.torn | is_edited))
     present = both | is_torn | (lone & ~older.present)
     everywhere = np.arange(len(one))
+    is_other = {name: takes_other[name] | ~one.present for name in names}
     cells = pa.table(
-        [chosen(other.cells[name], one.cells[name], everywhere, takes_other[name] | ~one.present) for name in names],
+        [chosen(other.cells[name], one.cells[name], everywhere, is_other[name]) for name in names],
         schema=one.cells.schema,
     )
-    return Rows(cells, present, is_torn, {name: unlike[name] | is_torn for name in names})
+    # A cell that was unlike anything before stays so, whatever the next base has.
+    stays = {name: np.where(is_other[name], other.unlike_in(name), one.unlike_in(name)) for name in names}
+    return Rows(cells, present, is_torn, {name: unlike[name] | is_torn | (present & stays[name]) for name in names})

@@ -171,8 +171,7 @@ def _merged_table(
         if kind and how is OnConflict.FAIL:
             conflicts.add((kind, type, id, names))
             continue
-        is_new = base is None and id in there and id not in here
-        if type == PAIR and is_new and _has_equal(there[id], here, there):
+        if type == PAIR and id in there.keys() - here.keys() and _has_equal(id, there, here, bases):
             continue
         if row is None:
             after.pop(id, None)
@@ -181,9 +180,10 @@ def _merged_table(
     return after, conflicts
 
 
-def _has_equal(edge: Row, here: Rows, there: Rows) -> bool:
-    """Whether the target has an edge of its own that equals one of the source's."""
-    return any(other == edge and id not in there for id, other in here.items())
+def _has_equal(id: str, there: Rows, here: Rows, bases: Sequence[State]) -> bool:
+    """Whether the target inserted an edge that equals one that the source inserted."""
+    of_bases = {id for base in bases for id in base.rows[PAIR]}
+    return id not in of_bases and any(here[other] == there[id] for other in here.keys() - there.keys() - of_bases)
 
 
 def _merged_row(

@@ -304,3 +304,29 @@ def test_bases_that_conflict_make_a_conflict_only_where_the_sides_differ() -> No
         return [position for one in found.conflicts for position in one.positions.tolist()]
 
     assert merged_now() == [1]
+
+
+def test_bases_that_conflict_go_on_conflicting_beside_a_third_one() -> None:
+    """The third base left the cell alone and changed another one of its row: the sides must still settle the first."""
+    row = {"n": 0, "x": 0.0, "tags": [], "place": None, "data": None}
+    history = History("m")
+    start = everywhere(row)
+    states: dict[Place, Side] = {history.head("m"): start}
+    for line in ("a", "b", "c", "source", "target"):
+        states[history.branch(line, "m")] = start
+    written = {"a": {**row, "n": 1}, "b": {**row, "n": 2}, "c": {**row, "tags": ["a"]}}
+    for line, changed in written.items():
+        states[history.write(line)] = everywhere(changed)
+    for line, order, n in (("source", "abc", 1), ("target", "bac", 2)):
+        for taken in order:
+            states[history.merge(taken, line, history.head(taken))] = everywhere({**row, "n": n, "tags": ["a"]})
+
+    def rows_at(place: Place, positions: npt.NDArray[np.int64]) -> Rows:
+        return rows_of(states[place]).take(positions)
+
+    there, here = history.head("source"), history.head("target")
+    bases = history.bases_of(there, here)
+    assert [place.line for place in bases] == ["a", "b", "c"]
+    base = base_rows(bases, np.arange(len(IDS)), history.vector, rows_at)
+    (conflict,) = merged(base, rows_of(states[there]), rows_of(states[here])).conflicts
+    assert (str(conflict.kind), conflict.positions.tolist()) == ("divergent_update", [0, 1, 2])

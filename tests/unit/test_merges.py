@@ -182,6 +182,23 @@ def test_lists_vectors_and_blobs_are_compared_whole_and_null_is_not_empty(graph:
     assert state_of(graph)["Person"]["ann"] == {"name": "ann", **whole, "tags": [], "photo": b""}
 
 
+def test_nodes_without_properties_are_merged_row_by_row(disk: Root) -> None:
+    with omniray.init(disk.uri, schema="node Token {}\n") as graph:
+        graph.load([{"id": "t1"}, {"id": "t2"}], type="Token")
+        for name in (SIDE, "other"):
+            graph.create_branch(name)
+            graph.load([{"id": f"t-{name}"}], type="Token", branch=name)
+        graph.load([{"id": "t1"}, {"id": "t3"}], type="Token", mode="overwrite", branch=SIDE)
+        graph.load([{"id": "t4"}], type="Token")
+        assert [one.how for one in graph.merge(SIDE).tables] == [How.ROWS]
+        assert state_of(graph)["Token"].keys() == {"t1", "t3", "t4"}
+        graph.merge("other")
+        graph.merge("other", SIDE)
+        graph.load([{"id": "t5"}], type="Token")
+        graph.merge("main", SIDE)
+        assert state_of(graph, SIDE)["Token"].keys() == {"t1", "t3", "t4", "t5", "t-other"}
+
+
 def test_a_row_that_was_only_moved_is_no_change(graph: omniray.Graph) -> None:
     """Each small write puts the table's tail into a new file, with rows that it did not change."""
     set_age(graph, "ann", 1, SIDE)
@@ -246,6 +263,14 @@ def test_a_new_edge_of_the_target_keeps_nodes_from_being_deleted_by_an_adopted_t
     graph.mutate('query q() { delete Knows where from = "dan" }')
     graph.merge(SIDE)
     assert "dan" not in ages(graph)
+
+
+def test_an_edge_that_the_target_moved_to_a_node_that_the_source_deleted_is_a_conflict(graph: omniray.Graph) -> None:
+    """The merged edge has the source's value and the target's end; the node's table is adopted."""
+    graph.load([{"id": "k1", "from": "ann", "to": "bob", "since": 2}], type="Knows", mode="merge", branch=SIDE)
+    remove(graph, "dan", SIDE)
+    graph.load([{"id": "k1", "from": "dan", "to": "bob", "since": 1}], type="Knows", mode="merge")
+    assert conflicts_of(refused(graph)) == [("orphan_edge", "Knows", "k1", ("src",))]
 
 
 def test_an_edge_between_two_nodes_that_the_target_deleted_is_one_conflict(graph: omniray.Graph) -> None:
@@ -329,6 +354,54 @@ def test_edges_that_both_sides_left_may_be_too_few(graph: omniray.Graph) -> None
     assert "ann" not in ages(graph), "who is gone need not lead"
 
 
+UNRELATED = pytest.mark.parametrize("is_adopted", [True, False], ids=["adopted", "row by row"])
+
+
+def lead(graph: omniray.Graph, id: str, person: str) -> None:
+    graph.load([{"id": id, "from": person, "to": "acme"}], type="Leads")
+
+
+@UNRELATED
+def test_a_node_that_only_the_target_keeps_needs_its_edges(graph: omniray.Graph, is_adopted: bool) -> None:
+    """The source deleted ann, and her edge with her; the target changed her, and she is to stay."""
+    lead(graph, "l1", "ann")
+    graph.merge("main", SIDE)
+    remove(graph, "ann", SIDE)
+    set_age(graph, "ann", 7)
+    graph.mutate('query q() { delete Knows where from = "ann" }')
+    graph.mutate('query q() { delete WorksAt where from = "ann" }')
+    if not is_adopted:
+        lead(graph, "l2", "bob")
+    found = conflicts_of(refused(graph, on_conflict="ours"))
+    assert found == [("cardinality_violation", "Leads", "ann", ("src",))]
+
+
+@UNRELATED
+def test_a_node_with_as_few_edges_as_on_the_source_is_no_conflict(graph: omniray.Graph, is_adopted: bool) -> None:
+    """A node that was deleted and inserted anew has no edges, and the source is valid so."""
+    lead(graph, "l1", "dan")
+    graph.merge("main", SIDE)
+    remove(graph, "dan", SIDE)
+    graph.load(people("dan", age=30, city="Bonn"), type="Person", branch=SIDE)
+    set_age(graph, "bob", 7)
+    if not is_adopted:
+        lead(graph, "l2", "bob")
+    graph.merge(SIDE)
+    assert {"dan"} == ages(graph).keys() - {"ann", "bob", "cid"}
+    assert state_of(graph)["Leads"].keys() == (set() if is_adopted else {"l2"})
+
+
+@UNRELATED
+def test_the_first_edge_of_a_node_is_reverted(graph: omniray.Graph, is_adopted: bool) -> None:
+    """Before it the node had none; whether an unrelated edge came since makes no difference."""
+    lead(graph, "l1", "dan")
+    first = graph.snapshot().commit_id
+    if not is_adopted:
+        lead(graph, "l2", "bob")
+    graph.revert(first)
+    assert state_of(graph)["Leads"].keys() == (set() if is_adopted else {"l2"})
+
+
 def test_all_conflicts_are_told_and_no_more_are_listed_than_fit(
     graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +435,22 @@ def test_conflicts_travel_with_their_error(graph: omniray.Graph) -> None:
     assert (error.exit_code, error.http_status) == (4, 409)
     assert "--on-conflict" in error.message
     assert error.facts.keys() == graph.merge(SIDE, preview=True).as_json().keys()
+
+
+def test_conflicts_of_any_values_are_valid_json(disk: Root) -> None:
+    schema = "node Reading {\n    name: String @key\n    x: F64?\n    at: DateTime?\n    raw: Blob?\n    v: [F64]?\n}\n"
+    with omniray.init(disk.uri, schema=schema) as graph:
+        graph.create_branch(SIDE)
+        there = {"name": "r", "x": float("nan"), "at": "2020-01-01T00:00:00Z", "raw": b"\xff", "v": [float("-inf")]}
+        here = {"name": "r", "x": float("inf"), "at": "2021-01-01T00:00:00Z", "raw": b"\xfe", "v": [0.5]}
+        graph.load([there], type="Reading", branch=SIDE)
+        graph.load([here], type="Reading")
+        told = graph.merge(SIDE, preview=True).as_json()
+        assert json.loads(json.dumps(told, allow_nan=False)) == told
+        assert told["conflicts"][0]["values"] == {
+            "source": {"x": "NaN", "at": "2020-01-01T00:00:00+00:00", "raw": "base64:/w==", "v": ["-Infinity"]},
+            "target": {"x": "Infinity", "at": "2021-01-01T00:00:00+00:00", "raw": "base64:/g==", "v": [0.5]},
+        }
 
 
 # Bases
