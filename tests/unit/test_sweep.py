@@ -22,17 +22,8 @@ from omniray.engine.history import cas_table, lineage_levels, lineage_upkeep, ma
 from omniray.engine.line.commit_object import EMBEDDED, Pin, Remark, follow, follow_with
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.maintenance.sweep import (
-    Amount,
-    Evidence,
-    Kind,
-    Listing,
-    Sweeper,
-    SweepReport,
-    judge,
-    kind_of,
-    sort_out,
-)
+from omniray.engine.maintenance.orphans import Amount, Evidence, Kind, Listing, judge, kind_of, sort_out
+from omniray.engine.maintenance.sweep import Sweeper, SweepReport
 from omniray.engine.store.object_store import ObjectStore, StoredFile
 from omniray.engine.tables import old_versions, versions
 from omniray.engine.tables.storage import StagedVersion
