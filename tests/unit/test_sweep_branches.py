@@ -1,0 +1,185 @@
+"""The sweep of a graph with branches: their lines get the barrier, and what they refer to stays."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import omniray
+from omniray.engine.base.errors import BranchGone, StorageError
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.history.branch_head import find_branch
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.maintenance import barrier
+from omniray.engine.store.object_store import ObjectStore, store_now_us
+from omniray.engine.store.open_store import open_store
+from omniray.engine.writes import row_sink
+from tests.graphs import insert, new_graph, people
+from tests.stores import Root
+
+TRIAL, PROBE = "trial", "probe"
+NAMES = [f"p{number}" for number in range(8)]
+
+
+@pytest.fixture
+def graph(disk: Root) -> Iterator[omniray.Graph]:
+    """A graph with ann, and a branch of it."""
+    with new_graph(disk) as graph:
+        insert(graph, "ann")
+        graph.create_branch(TRIAL)
+        yield graph
+
+
+@pytest.fixture
+def store(graph: omniray.Graph) -> ObjectStore:
+    return open_store(graph.uri)
+
+
+def again(graph: omniray.Graph, branch: str = "main") -> omniray.Graph:
+    """The same graph, as another process opens it."""
+    return omniray.open(graph.uri, branch=branch)
+
+
+def line_of(store: ObjectStore, name: str = TRIAL) -> str:
+    return find_branch(store).newest.bindings[name].ulid
+
+
+def newest_of(store: ObjectStore, line: str) -> CommitObject:
+    newest = CommitLog(store, BranchId(line, line)).newest()
+    assert newest is not None
+    return newest
+
+
+def at(point: Point, do: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+    """Do something the first time that a point is reached."""
+    return armed({point: Action(lambda: (do(), None)[1], nth=1)})
+
+
+def wait_a_tick(store: ObjectStore) -> None:
+    """Let the clock that dates files go on, so that all files that are there are older than a sweep that begins now."""
+    before = store_now_us(store)
+    while store_now_us(store) <= before:
+        pass
+
+
+# The barrier
+
+
+@contextlib.contextmanager
+def loading(
+    graph: omniray.Graph, branch: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Exception | None]]:
+    """A load that has staged its rows as files and waits; call what is given to let it go on, and get its refusal."""
+    monkeypatch.setattr(row_sink, "INLINE_ROWS_MAX", 4)
+    staged, go = threading.Event(), threading.Event()
+    refusals: list[Exception] = []
+
+    def wait() -> None:
+        staged.set()
+        go.wait()
+
+    def load() -> None:
+        try:
+            loader.load([{"name": name} for name in NAMES], type="Person")
+        except Exception as refusal:
+            refusals.append(refusal)
+
+    with again(graph, branch) as loader, armed({Point.STAGE_AFTER_ROWS: Action(wait, nth=1)}):
+        thread = threading.Thread(target=load)
+        thread.start()
+        staged.wait()
+
+        def finish() -> Exception | None:
+            go.set()
+            thread.join()
+            with contextlib.suppress(BranchGone):
+                loader.flush()
+                loader._finaliser.tidy()
+            return refusals[0] if refusals else None
+
+        try:
+            yield finish
+        finally:
+            finish()
+
+
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_a_branch_that_is_renamed_during_a_sweep_gets_its_barrier(
+    graph: omniray.Graph, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_renamed: bool
+) -> None:
+    """Between main's barrier and its own. Without it, rows go that were acknowledged."""
+    other, refusals = again(graph), []
+    with loading(graph, TRIAL, monkeypatch) as finish_load:
+        wait_a_tick(store)
+
+        def rename() -> None:
+            if is_renamed:
+                other.rename_branch(TRIAL, PROBE)
+
+        with at(Point.SWEEP_AFTER_PUT, rename), at(Point.SWEEP_AFTER_FILES, lambda: refusals.append(finish_load())):
+            swept = graph.sweep(older_than_s=0)
+    (refusal,) = refusals
+    assert isinstance(refusal, StorageError)
+    assert swept.deleted.files > 0
+    with again(graph, PROBE if is_renamed else TRIAL) as fresh:
+        assert people(fresh) == ["ann"]
+        assert newest_of(store, fresh.line).swept_before_us == swept.swept_before_us
+    other.close()
+
+
+def test_a_branch_whose_deletion_is_not_finished_takes_no_commit_after_a_sweep(
+    graph: omniray.Graph, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line has no end yet: a load would land there, refer to files that were swept, and be merged by its commit."""
+    line, refusals = line_of(store), []
+    with loading(graph, TRIAL, monkeypatch) as finish_load:
+        wait_a_tick(store)
+        with again(graph) as deleter, armed({Point.BRANCH_AFTER_MARK: Action(fail)}), pytest.raises(FailpointHit):
+            deleter.delete_branch(TRIAL)
+        with at(Point.SWEEP_AFTER_FILES, lambda: refusals.append(finish_load())):
+            swept = graph.sweep(older_than_s=0)
+    assert swept.deleted.files > 0
+    assert [type(refusal) for refusal in refusals] == [BranchGone]
+    assert newest_of(store, line).closed
+
+
+def test_a_commit_of_a_deletion_that_a_sweep_finished_can_still_be_merged(
+    graph: omniray.Graph, store: ObjectStore
+) -> None:
+    with again(graph, TRIAL) as trial:
+        insert(trial, "bob")
+        commit_id = trial.history(1)[0].commit_id
+    with armed({Point.BRANCH_AFTER_MARK: Action(fail)}), pytest.raises(FailpointHit):
+        graph.delete_branch(TRIAL)
+    wait_a_tick(store)
+    graph.sweep(older_than_s=0)
+    graph.merge(commit_id)
+    assert people(graph) == ["ann", "bob"]
+
+
+def test_a_branch_that_is_deleted_during_a_sweep_needs_no_barrier(graph: omniray.Graph, store: ObjectStore) -> None:
+    graph.create_branch(PROBE)
+    line = line_of(store)
+    with again(graph) as other, at(Point.SWEEP_AFTER_PUT, lambda: other.delete_branch(TRIAL)):
+        swept = graph.sweep(older_than_s=0)
+    assert newest_of(store, line).closed
+    assert newest_of(store, line_of(store, PROBE)).swept_before_us == swept.swept_before_us
+
+
+def test_a_branch_that_is_told_to_be_gone_and_is_not_stops_the_sweep(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who tells it may be wrong: without the barrier, the branch's files would not be safe."""
+
+    def gone(*_: object, **__: object) -> None:
+        raise BranchGone("the branch was deleted", line="")
+
+    monkeypatch.setattr(barrier, "open_line", gone)
+    with pytest.raises(BranchGone):
+        graph.sweep(older_than_s=0)
+    graph.create_branch(PROBE, TRIAL)
