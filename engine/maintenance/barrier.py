@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from omniray.engine.base.errors import BranchGone
+from omniray.engine.base.errors import BranchGone, LineOwned
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.phase_d import Finaliser
@@ -21,7 +21,7 @@ from omniray.engine.history.closing import close_line
 from omniray.engine.history.open_branch import OpenBranch, open_line
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark
 from omniray.engine.line.line_end import LineEnd
-from omniray.engine.line.owner import refuse_stranger
+from omniray.engine.line.owner import inherit, refuse_stranger
 from omniray.engine.store.object_store import ObjectStore
 
 BRANCHES_AT_ONCE = 8
@@ -62,6 +62,8 @@ def _put_on(store: ObjectStore, main: CommitObject, end_of: EndOf, name: str) ->
         if not binding.deleting:
             _put_as_owner(open_line(store, binding.ulid, main=main), main.swept_before_us, end_of)
             return
+    except LineOwned as owned:
+        raise LineOwned(f"branch {name!r}: {owned}", **{**owned.facts, "branch": name}) from owned
     except BranchGone:  # told by its line, which is closed then, or by somebody who has found it being deleted
         if _is_live(store, binding.ulid):
             raise
@@ -69,8 +71,9 @@ def _put_on(store: ObjectStore, main: CommitObject, end_of: EndOf, name: str) ->
 
 
 def _put_as_owner(branch: OpenBranch, swept_before_us: int, end_of: EndOf) -> None:
-    """Put the barrier as the owner of a branch's line, or as anybody if it has none."""
-    end = None if branch.tip.newest.owner == EMBEDDED else end_of(branch.branch.ulid)
+    """Put the barrier as the owner of a branch's line, or as anybody if it has none that lives."""
+    is_embedded = branch.tip.newest.owner == EMBEDDED or inherit(branch.tip)
+    end = None if is_embedded else end_of(branch.branch.ulid)
     finaliser = Finaliser(branch)
     try:
         owner = EMBEDDED if end is None else end.newest.owner

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import omniray
-from omniray.engine.base.errors import BranchGone, StorageError
+from omniray.engine.base.errors import BranchGone, LineOwned, StorageError
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
+from omniray.engine.base.process import Process, this_process
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.history.branch_head import find_branch
+from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
+from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.maintenance import barrier
 from omniray.engine.store.object_store import ObjectStore, store_now_us
 from omniray.engine.store.open_store import open_store
@@ -183,3 +187,31 @@ def test_a_branch_that_is_told_to_be_gone_and_is_not_stops_the_sweep(
     with pytest.raises(BranchGone):
         graph.sweep(older_than_s=0)
     graph.create_branch(PROBE, TRIAL)
+
+
+# Owners of lines
+
+
+def owned(store: ObjectStore, process: Process, name: str = TRIAL) -> Incarnation:
+    """A coordinator takes the line of a branch over."""
+    owner = Incarnation(new_ulid(), process, "ray://head:10001")
+    take_over(open_branch(store, name).tip, str(owner))
+    return owner
+
+
+def test_the_line_of_a_dead_coordinator_s_branch_is_released_for_the_sweep(
+    graph: omniray.Graph, store: ObjectStore
+) -> None:
+    owned(store, Process(this_process().host, 999_999, "1"))
+    swept = graph.sweep(older_than_s=0)
+    newest = newest_of(store, line_of(store))
+    assert (newest.owner, newest.swept_before_us) == (EMBEDDED, swept.swept_before_us)
+
+
+def test_a_sweep_says_which_branch_a_coordinator_owns(graph: omniray.Graph, store: ObjectStore) -> None:
+    graph.create_branch(PROBE)
+    owned(store, this_process())
+    with pytest.raises(LineOwned, match=r"^branch 'trial': .*ray://head:10001") as told:
+        graph.sweep(older_than_s=0)
+    assert told.value.facts["branch"] == TRIAL
+    assert newest_of(store, line_of(store, PROBE)).swept_before_us > 0, "the others have it all the same"
