@@ -46,9 +46,10 @@ from omniray.engine.maintenance.orphans import (
     kind_of,
     sort_out,
 )
+from omniray.engine.maintenance.pinned import refuse_missing
 from omniray.engine.maintenance.sweep_record import MARGIN_US, record, swept_before
 from omniray.engine.store.object_store import ObjectStore, store_now_us
-from omniray.engine.tables.version_names import STAGED, own_path, version_of
+from omniray.engine.tables.version_names import STAGED, own_path
 from omniray.engine.tables.versions import VersionReader
 
 log = logging.getLogger("omniray")
@@ -115,7 +116,7 @@ class Sweeper:
         spared |= _named_by(sidecars) | listing.strange
         reach(Point.SWEEP_AFTER_SIDECARS)
         pinned_staging = self._pinned_staging(self._newest())
-        references, unread = self._read_references(listing, spared, barrier)
+        references, unread = self._read_references(listing, spared, lines)
         verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging))
         if not dry_run:
             self._delete([file.path for verdict in verdicts for file in verdict.orphans])
@@ -158,7 +159,7 @@ class Sweeper:
         return {own_path(pin, self.branch.graph_id) for obj in objects for pin in obj.pins.values()}
 
     def _read_references(
-        self, listing: Listing, spared: Collection[str], barrier: CommitObject
+        self, listing: Listing, spared: Collection[str], lines: Collection[CommitObject]
     ) -> tuple[dict[str, set[str]], dict[str, str]]:
         """The references of each table's versions; and for some tables, why they can't be read."""
         references: dict[str, set[str]] = {}
@@ -168,15 +169,17 @@ class Sweeper:
             for table in listing.to_be_read(spared):
                 try:
                     read = partial(versions.references, table)
-                    references[table] = set().union(*pool.map(read, self._manifests(table, listing, barrier)))
+                    found = self._manifests(table, listing)
+                    refuse_missing(table, found | listing.older_manifests[table], lines, self.branch.graph_id)
+                    references[table] = set().union(*pool.map(read, found))
                     if listing.is_any_unreferenced(table, references[table]):
                         references[table].update(*pool.map(read, listing.older_manifests[table]))
                 except OmnirayError as error:
                     unread[table] = f"its versions can't be read: {error}"
         return references, unread
 
-    def _manifests(self, table: str, listing: Listing, barrier: CommitObject) -> set[str]:
-        """The manifests of all versions that may refer to a candidate; raises if the pinned one is missing.
+    def _manifests(self, table: str, listing: Listing) -> set[str]:
+        """The manifests of all versions that may refer to a candidate.
 
         They are listed again, `_versions/` before `_history/`: one that is moved meanwhile is seen in one of them.
         """
@@ -191,9 +194,6 @@ class Sweeper:
         }
         if not found | older:
             raise StorageError(f"{table} has no version")
-        for pin in barrier.pins.values():
-            if pin.path == table and not any(version_of(path) == pin.version for path in found | older):
-                raise StorageError(f"version {pin.version}, which the graph pins, was not found")
         return found
 
     # The deletion

@@ -20,13 +20,17 @@ from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.maintenance import barrier
+from omniray.engine.maintenance.orphans import TableSweep
+from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.store.object_store import ObjectStore, store_now_us
 from omniray.engine.store.open_store import open_store
+from omniray.engine.tables.version_names import final_path, own_path
 from omniray.engine.writes import row_sink
-from tests.graphs import insert, new_graph, people
+from tests.graphs import PERSON, insert, new_graph, people
 from tests.stores import Root
 
 TRIAL, PROBE = "trial", "probe"
+PEOPLE = "nodes/Person.lance"
 NAMES = [f"p{number}" for number in range(8)]
 
 
@@ -215,3 +219,45 @@ def test_a_sweep_says_which_branch_a_coordinator_owns(graph: omniray.Graph, stor
         graph.sweep(older_than_s=0)
     assert told.value.facts["branch"] == TRIAL
     assert newest_of(store, line_of(store, PROBE)).swept_before_us > 0, "the others have it all the same"
+
+
+# References
+
+
+def orphan_in(store: ObjectStore, table: str = PEOPLE) -> str:
+    """A data file that nothing refers to."""
+    path = f"{table}/data/orphan.lance"
+    store.put(path, b"")
+    return path
+
+
+def verdict(swept: SweepReport, table: str = PEOPLE) -> TableSweep:
+    return next(one for one in swept.tables if one.table == table)
+
+
+@pytest.mark.parametrize(
+    ("is_own", "is_deleted"), [(True, False), (True, True), (False, False)], ids=["own", "of a deleted one", "main's"]
+)
+def test_a_table_is_spared_if_a_manifest_that_a_branch_pins_is_missing(
+    graph: omniray.Graph, store: ObjectStore, is_own: bool, is_deleted: bool
+) -> None:
+    """Its own one, or one of main's that main has gone beyond. Once it is restored, everything can be read."""
+    if is_own:
+        with again(graph, TRIAL) as trial:
+            insert(trial, "bob")
+    pin = open_branch(store, TRIAL).newest().pins[PERSON]
+    insert(graph, "cid")
+    graph.flush()
+    path = own_path(pin, graph.graph_id) if is_own else final_path(pin.path, pin.version)
+    manifest, orphan = store.get(path), orphan_in(store)
+    assert manifest is not None
+    if is_deleted:
+        graph.delete_branch(TRIAL)
+    store.delete(path)
+    wait_a_tick(store)
+    assert f"version {pin.version}, which the branch with the id" in verdict(graph.sweep(older_than_s=0)).spared
+    store.put(path, manifest)
+    if not is_deleted:
+        assert people(graph.snapshot(branch=TRIAL)) == (["ann", "bob"] if is_own else ["ann"])
+    swept = verdict(graph.sweep(older_than_s=0))
+    assert (swept.spared, [file.path for file in swept.orphans]) == ("", [orphan])
