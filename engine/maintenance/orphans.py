@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omniray.engine.store.object_store import PROBE, StoredFile
+from omniray.engine.tables.version_names import VERSIONS
 
 ELSEWHERE = ""
 
@@ -78,6 +79,7 @@ class Listing:
     candidates: dict[str, list[StoredFile]] = field(default_factory=lambda: defaultdict(list))
     manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     older_manifests: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # than every candidate
+    newest: dict[str, StoredFile] = field(default_factory=dict)  # by table: the manifest of its newest version
     unknown: list[StoredFile] = field(default_factory=list)
     strange: dict[str, str] = field(default_factory=dict)  # by table: why its references are unknown
 
@@ -100,11 +102,16 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The reasons to keep files: spared tables and why, references of the others' versions, pinned staged manifests."""
+    """The reasons to keep files: spared tables and why, references of the others' versions, pinned staged manifests.
+
+    In the tables `swapped` any process may still publish a version that follows the newest one, however long ago it
+    staged it: all of its files are younger than the newest version.
+    """
 
     spared: Mapping[str, str]
     references: Mapping[str, Collection[str]]
     pinned_staging: Collection[str]
+    swapped: Collection[str] = ()
 
 
 def kind_of(table: str, path: str) -> Kind:
@@ -129,6 +136,8 @@ def sort_out(
         is_new = file.modified_us >= since_us.get(table, 0)
         if kind is Kind.MANIFEST:
             (listing.manifests if is_new else listing.older_manifests)[table].add(file.path)
+            if file.path.startswith(f"{table}/{VERSIONS}/"):
+                listing.newest[table] = min(listing.newest.get(table, file), file, key=lambda one: one.path)
         elif kind is Kind.UNKNOWN:
             listing.unknown.append(file)
             if table and _MANIFEST_LIKE in file.path:
@@ -149,13 +158,16 @@ def _table_of(path: str, tables: Collection[str]) -> str:
 
 def judge(listing: Listing, evidence: Evidence) -> tuple[TableSweep, ...]:
     """Decide for each table which of its candidates to delete: those without a reason to keep them."""
-    return tuple(_judge(table, files, evidence) for table, files in listing.candidates.items())
+    return tuple(_judge(table, listing, evidence) for table in listing.candidates)
 
 
-def _judge(table: str, candidates: Collection[StoredFile], evidence: Evidence) -> TableSweep:
+def _judge(table: str, listing: Listing, evidence: Evidence) -> TableSweep:
+    candidates = listing.candidates[table]
     found = Amount.of(candidates)
     if table in evidence.spared:
         return TableSweep(table, found, spared=evidence.spared[table])
+    if table in evidence.swapped and table in listing.newest:
+        candidates = [file for file in candidates if file.modified_us < listing.newest[table].modified_us]
     return TableSweep(table, found, tuple(file for file in candidates if _is_orphan(table, file.path, evidence)))
 
 

@@ -12,6 +12,9 @@ that is about to commit. So the sweep goes by reference, in this order:
 
 So a version committed later refers to no file older than T except those of a version seen here; and a running load has
 a sidecar, so its tables are spared. T is also bounded by the store's clock, which dates the files.
+
+A closed line takes no object, so nothing follows its last fold by itself, nor the last row of the audit. A version of
+these that was staged on the newest one may land at any time, so files younger than the newest one stay.
 """
 
 from __future__ import annotations
@@ -111,13 +114,14 @@ class Sweeper:
         tables = {pin.path for line in lines for pin in line.pins.values()}
         swept = swept_before(self.store)
         since_us = {table: swept[table] - MARGIN_US for table in tables & swept.keys()}
-        listing = sort_out(self.store.files(""), {*tables, *_system_tables(lines, self.branch)}, before_us, since_us)
+        swapped = _system_tables(lines, self.branch)
+        listing = sort_out(self.store.files(""), tables | swapped, before_us, since_us)
         reach(Point.SWEEP_AFTER_FILES)
         spared |= _named_by(sidecars) | listing.strange
         reach(Point.SWEEP_AFTER_SIDECARS)
         pinned_staging = self._pinned_staging(self._newest())
         references, unread = self._read_references(listing, spared, lines)
-        verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging))
+        verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging, swapped))
         if not dry_run:
             self._delete([file.path for verdict in verdicts for file in verdict.orphans])
             for table in tables:  # a writer that misses one of these creates it again
@@ -212,6 +216,6 @@ def _named_by(sidecars: Sidecars) -> dict[str, str]:
 
 
 def _system_tables(lines: Iterable[CommitObject], branch: OpenBranch) -> set[str]:
-    """The folded lines and the audit: Lance tables that no object pins."""
+    """The folded lines and the audit: tables of compare-and-swap, which no object pins."""
     folded = {manifest_reader.path_of(BranchId(line.line, line.line)) for line in lines if line.line != branch.graph_id}
     return {manifest_reader.MAIN_PATH, audit.PATH, *folded}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,10 @@ from omniray.engine.base.errors import BranchGone, LineOwned, StorageError
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.history import lineage_levels, lineage_upkeep, manifest
+from omniray.engine.history.ancestry import lineage_of
 from omniray.engine.history.branch_head import find_branch
+from omniray.engine.history.cas_table import SwapTable
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import CommitLog
@@ -261,3 +265,85 @@ def test_a_table_is_spared_if_a_manifest_that_a_branch_pins_is_missing(
         assert people(graph.snapshot(branch=TRIAL)) == (["ann", "bob"] if is_own else ["ann"])
     swept = verdict(graph.sweep(older_than_s=0))
     assert (swept.spared, [file.path for file in swept.orphans]) == ("", [orphan])
+
+
+# Versions of a folded line that land late
+
+
+def history_of(store: ObjectStore, line: str) -> list[str]:
+    """The kinds of the commits of a line, newest first."""
+    newest = newest_of(store, line)
+    log = CommitLog(store, BranchId(TRIAL, line))
+    return [entry.kind for entry in lineage_of(store, log, newest).entries(newest)]
+
+
+def delete_and_sweep(graph: omniray.Graph, store: ObjectStore) -> None:
+    graph.delete_branch(TRIAL)
+    wait_a_tick(store)
+    graph.sweep(older_than_s=0)
+
+
+def once_before_it_stages(monkeypatch: pytest.MonkeyPatch, line: str, do: Callable[[], object]) -> None:
+    """Do something when a version of a folded line has its files, and before it has a manifest."""
+    stage, todo = SwapTable.stage, [do]
+
+    def pausing(self: SwapTable, *arguments: Any) -> Any:
+        if todo and self.uri.endswith(line):
+            todo.pop()()
+        return stage(self, *arguments)
+
+    monkeypatch.setattr(SwapTable, "stage", pausing)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_fold_that_lands_after_its_branch_was_deleted_and_swept_breaks_nothing(
+    graph: omniray.Graph, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """Its process pauses before it publishes. Nothing follows on that line, so nobody takes the fold's number."""
+    line = line_of(store)
+    with again(graph, TRIAL) as trial:
+        if not is_first:
+            insert(trial, "bob")
+            trial.flush()
+        insert(trial, "cid")
+        once_before_it_stages(monkeypatch, line, lambda: delete_and_sweep(graph, store))
+        trial.flush()
+    assert newest_of(store, line).closed
+    kinds = history_of(store, line)
+    assert kinds == ["Mutation"] * (1 if is_first else 2)
+    graph.sweep(older_than_s=0)
+    assert history_of(store, line) == kinds
+
+
+def test_upkeep_that_lands_after_its_branch_was_deleted_and_swept_breaks_nothing(
+    graph: omniray.Graph, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_levels, "SEALED_ROWS", 2)
+    monkeypatch.setattr(lineage_levels, "FAN_IN", 2)
+    monkeypatch.setattr(manifest, "TAIL_ROWS_MAX", 2)
+    line = line_of(store)
+    with again(graph, TRIAL) as trial:
+        for name in "bcdefgh":
+            insert(trial, name)
+            trial.flush()
+        once_before_it_stages(monkeypatch, line, lambda: delete_and_sweep(graph, store))
+        lineage_upkeep.keep_up(trial._branch.manifest._table)
+    assert newest_of(store, line).closed
+    assert history_of(store, line) == ["Mutation"] * 7
+
+
+def test_what_a_killed_fold_left_goes_once_a_later_version_is_there(graph: omniray.Graph, store: ObjectStore) -> None:
+    line = line_of(store)
+    with again(graph, TRIAL) as trial:
+        insert(trial, "bob")
+        trial.flush()
+        before = set(store.files(f"__manifests/{line}/data"))
+        insert(trial, "cid")
+        with armed({Point.D_FOLD_STAGED: Action(fail)}), pytest.raises(FailpointHit):
+            trial.flush()
+        left = {file.path for file in set(store.files(f"__manifests/{line}/data")) - before}
+        trial.flush()
+    assert left
+    delete_and_sweep(graph, store)
+    assert not left & {file.path for file in store.files(f"__manifests/{line}/data")}
+    assert history_of(store, line) == ["Mutation"] * 2
