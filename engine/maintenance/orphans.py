@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from omniray.engine.store.object_store import PROBE, StoredFile
-from omniray.engine.tables.version_names import VERSIONS
+from omniray.engine.tables.version_names import BRANCHES, VERSIONS
 
 ELSEWHERE = ""
 
@@ -20,6 +20,7 @@ class Kind(StrEnum):
     TEMPORARY = "temporary"
     REFERABLE = "referable"  # manifests say whether it is needed
     STAGING = "staging"
+    ON_BRANCH = "on_branch"  # a version's manifest, if its line has ever pinned it; else staging
     MANIFEST = "manifest"
     KEPT = "kept"
     UNKNOWN = "unknown"
@@ -32,9 +33,13 @@ _IN_TABLE = {
         r"data/[^/]+\.lance|_deletions/[^/]+\.(arrow|bin)|_transactions/[^/]+\.txn|_indices/[0-9a-f-]{36}/[^/]+"
     ),
     Kind.STAGING: re.compile(r"_staged/[^/]+/\d{20}\.manifest|_versions/\d{20}\.manifest-[^/]+"),
+    Kind.ON_BRANCH: re.compile(rf"{BRANCHES}/[^/]+/[^/]+/\d{{20}}\.manifest"),
     Kind.MANIFEST: re.compile(r"(.*/)?\d{20}\.manifest"),  # in any folder: a repair may have set it aside
     Kind.KEPT: re.compile(r"_versions/latest_version_hint\.json"),
 }
+_MANIFESTS = (Kind.MANIFEST, Kind.ON_BRANCH)
+_DELETABLE = (Kind.TEMPORARY, Kind.REFERABLE, Kind.STAGING, Kind.ON_BRANCH)
+_EXAMINED_ONCE = (Kind.REFERABLE, Kind.ON_BRANCH)
 _MANIFEST_LIKE = ".manifest"
 NEVER: Mapping[str, int] = {}
 _ELSEWHERE = {
@@ -91,6 +96,21 @@ class Listing:
             if table not in spared and any(kind_of(table, file.path) is Kind.REFERABLE for file in files)
         ]
 
+    def on_branches(self, spared: Collection[str]) -> set[str]:
+        """The candidates that are versions of branches, or were staged there."""
+        return {
+            file.path
+            for table, files in self.candidates.items()
+            if table not in spared
+            for file in files
+            if kind_of(table, file.path) is Kind.ON_BRANCH
+        }
+
+    def leave_out(self, staged: Collection[str]) -> None:
+        """Leave manifests out that are no versions: what they refer to need not stay."""
+        for manifests in (*self.manifests.values(), *self.older_manifests.values()):
+            manifests.difference_update(staged)
+
     def is_any_unreferenced(self, table: str, references: Collection[str]) -> bool:
         """Whether younger manifests alone would make a file an orphan.
 
@@ -127,14 +147,15 @@ def sort_out(
 ) -> Listing:
     """Sort files by table and kind; files modified at `before_us` or later are no candidates.
 
-    Nor are referable files that an earlier sweep examined: those modified before the table's `since_us`.
+    Nor are files that an earlier sweep examined and that stay once they have been committed: those modified before the
+    table's `since_us`.
     """
     listing = Listing()
     for file in files:
         table = _table_of(file.path, tables)
         kind = kind_of(table, file.path)
         is_new = file.modified_us >= since_us.get(table, 0)
-        if kind is Kind.MANIFEST:
+        if kind in _MANIFESTS:
             (listing.manifests if is_new else listing.older_manifests)[table].add(file.path)
             if file.path.startswith(f"{table}/{VERSIONS}/"):
                 listing.newest[table] = min(listing.newest.get(table, file), file, key=lambda one: one.path)
@@ -142,7 +163,7 @@ def sort_out(
             listing.unknown.append(file)
             if table and _MANIFEST_LIKE in file.path:
                 listing.strange[table] = f"{file.path} may refer to its files, and is none of omniray's manifests"
-        elif kind is not Kind.KEPT and file.modified_us < before_us and (is_new or kind is not Kind.REFERABLE):
+        if kind in _DELETABLE and file.modified_us < before_us and (is_new or kind not in _EXAMINED_ONCE):
             listing.candidates[table].append(file)
     return listing
 
@@ -175,7 +196,7 @@ def _is_orphan(table: str, path: str, evidence: Evidence) -> bool:
     match kind_of(table, path):
         case Kind.TEMPORARY:
             return True
-        case Kind.STAGING:
+        case Kind.STAGING | Kind.ON_BRANCH:
             return path not in evidence.pinned_staging
         case Kind.REFERABLE:  # the versions of a table that is not spared were read
             return _referred_as(path[len(table) + 1 :]) not in evidence.references[table]

@@ -20,8 +20,8 @@ these that was staged on the newest one may land at any time, so files younger t
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,10 +49,10 @@ from omniray.engine.maintenance.orphans import (
     kind_of,
     sort_out,
 )
-from omniray.engine.maintenance.pinned import refuse_missing
+from omniray.engine.maintenance.pinned import pinned_on_branches, refuse_missing
 from omniray.engine.maintenance.sweep_record import MARGIN_US, record, swept_before
 from omniray.engine.store.object_store import ObjectStore, store_now_us
-from omniray.engine.tables.version_names import STAGED, own_path
+from omniray.engine.tables.version_names import BRANCHES, STAGED, own_path
 from omniray.engine.tables.versions import VersionReader
 
 log = logging.getLogger("omniray")
@@ -114,19 +114,19 @@ class Sweeper:
         tables = {pin.path for line in lines for pin in line.pins.values()}
         swept = swept_before(self.store)
         since_us = {table: swept[table] - MARGIN_US for table in tables & swept.keys()}
-        swapped = _system_tables(lines, self.branch)
-        listing = sort_out(self.store.files(""), tables | swapped, before_us, since_us)
+        listing = sort_out(self.store.files(""), tables | _system_tables(lines), before_us, since_us)
         reach(Point.SWEEP_AFTER_FILES)
         spared |= _named_by(sidecars) | listing.strange
         reach(Point.SWEEP_AFTER_SIDECARS)
-        pinned_staging = self._pinned_staging(self._newest())
-        references, unread = self._read_references(listing, spared, lines)
-        verdicts = judge(listing, Evidence(spared | unread, references, pinned_staging, swapped))
+        evidence = self._look(listing, spared, lines)
+        verdicts = judge(listing, evidence)
         if not dry_run:
-            self._delete([file.path for verdict in verdicts for file in verdict.orphans])
-            for table in tables:  # a writer that misses one of these creates it again
-                self.store.delete_empty_folders(f"{table}/{STAGED}")
-            looked_at = tables - (spared | unread).keys()
+            orphans = [file.path for verdict in verdicts for file in verdict.orphans]
+            self._delete(orphans)
+            staged_on_branches = {path.rpartition("/")[0] for path in orphans if f"/{BRANCHES}/" in path}
+            for folder in (*(f"{table}/{STAGED}" for table in tables), *staged_on_branches):
+                self.store.delete_empty_folders(folder)  # a writer that misses one of these creates it again
+            looked_at = tables - evidence.spared.keys()
             record(self.store, {**swept, **dict.fromkeys(looked_at, before_us)})
         report = SweepReport(before_us, verdicts, Amount.of(listing.unknown), dry_run)
         log.info("event=sweep before_us=%d orphans=%d dry_run=%s", before_us, report.deleted.files, dry_run)
@@ -156,6 +156,17 @@ class Sweeper:
 
     # The look
 
+    def _look(self, listing: Listing, spared: Mapping[str, str], lines: Collection[CommitObject]) -> Evidence:
+        """Look for reasons to keep the files that were listed."""
+        pinned = self._pinned_staging(self._newest())
+        with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="omniray-sweep") as pool:
+            on_branches = listing.on_branches(spared)
+            pinned_there, unknown = pinned_on_branches(self.store, self.branch.graph_id, on_branches, pool)
+            spared = {**spared, **unknown}
+            listing.leave_out(on_branches - pinned_there)
+            references, unread = self._read_references(listing, spared, lines, pool)
+        return Evidence({**spared, **unread}, references, pinned | pinned_there, _system_tables(lines))
+
     def _pinned_staging(self, newest: CommitObject) -> set[str]:
         """The own names of versions that main's line pins and whose Phase D is not known to be finished."""
         done = max(newest.finalised_through, self.branch.manifest.folded().named_through)
@@ -163,23 +174,22 @@ class Sweeper:
         return {own_path(pin, self.branch.graph_id) for obj in objects for pin in obj.pins.values()}
 
     def _read_references(
-        self, listing: Listing, spared: Collection[str], lines: Collection[CommitObject]
+        self, listing: Listing, spared: Collection[str], lines: Collection[CommitObject], pool: Executor
     ) -> tuple[dict[str, set[str]], dict[str, str]]:
         """The references of each table's versions; and for some tables, why they can't be read."""
         references: dict[str, set[str]] = {}
         unread: dict[str, str] = {}
         versions = VersionReader(self.store)
-        with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="omniray-sweep") as pool:
-            for table in listing.to_be_read(spared):
-                try:
-                    read = partial(versions.references, table)
-                    found = self._manifests(table, listing)
-                    refuse_missing(table, found | listing.older_manifests[table], lines, self.branch.graph_id)
-                    references[table] = set().union(*pool.map(read, found))
-                    if listing.is_any_unreferenced(table, references[table]):
-                        references[table].update(*pool.map(read, listing.older_manifests[table]))
-                except OmnirayError as error:
-                    unread[table] = f"its versions can't be read: {error}"
+        for table in listing.to_be_read(spared):
+            try:
+                read = partial(versions.references, table)
+                found = self._manifests(table, listing)
+                refuse_missing(table, found | listing.older_manifests[table], lines, self.branch.graph_id)
+                references[table] = set().union(*pool.map(read, found))
+                if listing.is_any_unreferenced(table, references[table]):
+                    references[table].update(*pool.map(read, listing.older_manifests[table]))
+            except OmnirayError as error:
+                unread[table] = f"its versions can't be read: {error}"
         return references, unread
 
     def _manifests(self, table: str, listing: Listing) -> set[str]:
@@ -215,7 +225,7 @@ def _named_by(sidecars: Sidecars) -> dict[str, str]:
     return {table.table_path: f"in use by {sidecar}" for sidecar in found for table in sidecar.tables}
 
 
-def _system_tables(lines: Iterable[CommitObject], branch: OpenBranch) -> set[str]:
+def _system_tables(lines: Iterable[CommitObject]) -> set[str]:
     """The folded lines and the audit: tables of compare-and-swap, which no object pins."""
-    folded = {manifest_reader.path_of(BranchId(line.line, line.line)) for line in lines if line.line != branch.graph_id}
+    folded = {manifest_reader.path_of(BranchId(line.line, line.line)) for line in lines if line.parent}
     return {manifest_reader.MAIN_PATH, audit.PATH, *folded}

@@ -50,7 +50,7 @@ INDEX = "_indices/9ac57ecd-30a4-47e3-9ec8-310cea923d9c"
         ("_transactions/3-uuid.txn", Kind.REFERABLE),
         ("_staged/uuid/18446744073709551612.manifest", Kind.STAGING),
         ("_versions/18446744073709551612.manifest-uuid", Kind.STAGING),
-        ("_branches/01J/uuid/18446744073709551612.manifest", Kind.MANIFEST),
+        ("_branches/01J/uuid/18446744073709551612.manifest", Kind.ON_BRANCH),
         ("_versions/18446744073709551612.manifest", Kind.MANIFEST),
         ("_history/18446744073709551612.manifest", Kind.MANIFEST),
         ("_aside/1a2b3c/18446744073709551612.manifest", Kind.MANIFEST),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ from omniray.engine.store.object_store import ObjectStore, store_now_us
 from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.version_names import final_path, own_path
 from omniray.engine.writes import row_sink
-from tests.graphs import PERSON, insert, new_graph, people
+from tests.graphs import PERSON, insert, new_graph, parts_on, people, rows_of
 from tests.stores import Root
 
 TRIAL, PROBE = "trial", "probe"
@@ -44,6 +45,8 @@ def graph(disk: Root) -> Iterator[omniray.Graph]:
     with new_graph(disk) as graph:
         insert(graph, "ann")
         graph.create_branch(TRIAL)
+        graph.flush()
+        graph._finaliser.tidy()
         yield graph
 
 
@@ -265,6 +268,76 @@ def test_a_table_is_spared_if_a_manifest_that_a_branch_pins_is_missing(
         assert people(graph.snapshot(branch=TRIAL)) == (["ann", "bob"] if is_own else ["ann"])
     swept = verdict(graph.sweep(older_than_s=0))
     assert (swept.spared, [file.path for file in swept.orphans]) == ("", [orphan])
+
+
+# What was staged on a branch
+
+
+def files_of(store: ObjectStore, folder: str = PEOPLE) -> set[str]:
+    return {file.path for file in store.files(folder)}
+
+
+def left_without_sidecar(store: ObjectStore, branch: str = TRIAL) -> set[str]:
+    """The files of a version that a process has staged; it died before anything told of it."""
+    before, parts = files_of(store), parts_on(open_branch(store, branch))
+    table = parts.cache.open(PERSON, parts.newest().pins[PERSON])
+    change = parts.storage.stage_append(table, rows_of(table.type, ["ghost"]))
+    parts.storage.commit_staged(table, change, str(uuid.uuid4()))
+    parts.close()
+    return files_of(store) - before
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_was_staged_on_a_branch_and_never_committed_goes_with_its_files(
+    graph: omniray.Graph, store: ObjectStore, is_deleted: bool
+) -> None:
+    """Its manifest has the name of a version for good, with the number of one that was committed; the line knows it."""
+    before = files_of(store)
+    left = left_without_sidecar(store)
+    assert {path.split("/")[2] for path in left} == {"_branches", "data", "_transactions"}
+    with again(graph, TRIAL) as trial:
+        insert(trial, "bob")
+        insert(trial, "cid")
+    graph.create_branch(PROBE, TRIAL)
+    committed = files_of(store) - before - left
+    assert any(path.split("/")[-1] in {one.split("/")[-1] for one in left} for path in committed)
+    if is_deleted:
+        graph.delete_branch(TRIAL, force=True)
+    wait_a_tick(store)
+    told, swept = (verdict(graph.sweep(older_than_s=0, dry_run=dry_run)) for dry_run in (True, False))
+    assert told.orphans == swept.orphans
+    assert {file.path for file in swept.orphans} == left
+    assert files_of(store) == before | committed
+    if not is_deleted:
+        assert people(graph.snapshot(branch=PROBE)) == ["ann", "bob", "cid"]
+
+
+def test_what_was_staged_on_a_branch_whose_history_can_t_be_read_stays(
+    graph: omniray.Graph, store: ObjectStore
+) -> None:
+    line, left = line_of(store), left_without_sidecar(store)
+    with again(graph, TRIAL) as trial:
+        insert(trial, "bob")
+        trial.flush()
+        graph.delete_branch(TRIAL)
+    for path in files_of(store, f"__manifests/{line}/data"):
+        store.put(path, b"garbage")
+    wait_a_tick(store)
+    swept = verdict(graph.sweep(older_than_s=0))
+    assert f"the history of the branch with the id {line} can't be read" in swept.spared
+    assert left <= files_of(store)
+
+
+def test_what_was_staged_on_a_line_that_is_not_there_stays(graph: omniray.Graph, store: ObjectStore) -> None:
+    """Nobody can tell what it has pinned."""
+    left = left_without_sidecar(store)
+    (manifest,) = (path for path in left if "/_branches/" in path)
+    strange = manifest.replace(line_of(store), new_ulid())
+    store.put(strange, store.get(manifest) or b"")
+    store.delete(manifest)
+    wait_a_tick(store)
+    assert verdict(graph.sweep(older_than_s=0)).deleted.files == 0
+    assert left - {manifest} | {strange} <= files_of(store)
 
 
 # Versions of a folded line that land late
