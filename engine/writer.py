@@ -30,7 +30,7 @@ from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Intent, Resolution, WriteResult, refuse_swept
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate, Remark, explain_version, may_answer
 from omniray.engine.line.line_end import Tip
-from omniray.engine.line.owner import is_owner_known_dead, refuse_stranger, release
+from omniray.engine.line.owner import inherit, refuse_stranger, release
 from omniray.engine.line.sidecar import Sidecar, SidecarIntent
 from omniray.engine.recovery.recoverer import Recoverer, RecoveryReport
 
@@ -114,12 +114,7 @@ class Writer:
 
     def inherit(self) -> bool:
         """Release the line of a coordinator that is known to be dead to all writers; returns whether it was."""
-        newest = self._tip.newest
-        if self._owner != EMBEDDED or not is_owner_known_dead(newest.owner):
-            return False
-        log.warning("event=owner_dead owner=%s epoch=%d", newest.owner, newest.epoch)
-        release(self._tip, newest.owner)
-        return True
+        return self._owner == EMBEDDED and inherit(self._tip)
 
     def _commit(self, intent: Intent, submitted_at: CommitObject) -> WriteResult:
         deadline = self._clock() + COMMIT_TIMEOUT_S

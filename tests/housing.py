@@ -25,7 +25,8 @@ from omniray.coordinator.door.record import DoorRecord
 from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.line.commit_object import CommitObject
-from omniray.engine.maintenance.sweep import NOTHING, SweepReport
+from omniray.engine.maintenance.orphans import NOTHING
+from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store

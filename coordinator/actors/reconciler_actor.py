@@ -101,7 +101,7 @@ class ReconcilerActor:
         branch, end = self._opener.opened(line), self._end(line)
         reconciler = self._reconcilers[line] = Reconciler(
             branch, end, grace_s=GRACE_S, on_not_served=lambda one: self._drop(line, one),
-            on_left=self._recover_soon, end_of=self._end_if_owned,
+            on_left=self._recover_soon, end_of=self._end_hosted,
         )  # fmt: skip
         return reconciler
 
@@ -139,10 +139,8 @@ class ReconcilerActor:
     def _end(self, line: str) -> OwnersEnd:
         return OwnersEnd(lambda: self._ask_newest(line), lambda remark: self._forward(line, remark))
 
-    def _end_if_owned(self, line: str) -> OwnersEnd | None:
-        """The end of a branch's line for a sweep, which is opened for that if a coordinator has it still."""
-        if self._opener.looked_at(line).newest.owner == EMBEDDED:
-            return None
+    def _end_hosted(self, line: str) -> OwnersEnd:
+        """The end of a branch's line that a coordinator has, for a sweep: the branch is opened for that."""
         self._ask(lambda publisher: publisher.host.remote(line))
         return self._end(line)
 

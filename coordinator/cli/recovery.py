@@ -18,7 +18,8 @@ from omniray.coordinator.cli.output import coordinated, counted, reading, report
 
 if TYPE_CHECKING:
     from omniray import Recovery
-    from omniray.engine.maintenance.sweep import SweepReport, TableSweep
+    from omniray.engine.maintenance.orphans import TableSweep
+    from omniray.engine.maintenance.sweep import SweepReport
     from omniray.engine.recovery.drift import Drift, ForeignVersion
     from omniray.engine.recovery.recoverer import RecoveryReport
     from omniray.engine.recovery.repair import RepairReport

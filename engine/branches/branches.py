@@ -14,7 +14,6 @@ of its commit in main's line; that of a creation is the branch's own id, too.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +37,7 @@ from omniray.engine.branches.names import checked_name
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.ancestry import lineage_of
 from omniray.engine.history.branch_head import bound, find_branch, newest_of
+from omniray.engine.history.closing import close_line
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
@@ -50,7 +50,6 @@ from omniray.engine.line.commit_object import (
     Pin,
     Remark,
     SchemaRef,
-    close,
     first_of,
     follow_with,
     rebind,
@@ -209,13 +208,7 @@ class Branches:
 
     def _close(self, name: str, binding: Binding) -> str:
         """Close a branch's line, and begin it first if nobody has; returns its id."""
-        line = CommitLog(self._store, BranchId(name, binding.ulid))
-        newest = newest_of(line, binding, read_only=False)
-        tip = Tip(
-            line, newest, is_folded=lambda obj: False, refuse_gone=lambda: refuse_gone(self._store, self._main.graph_id)
-        )
-        with contextlib.suppress(BranchGone):  # it is closed
-            tip.extend(lambda newest: close(newest, op_id=new_ulid()))
+        close_line(self._store, self._main.graph_id, name, binding)
         return binding.ulid
 
     def _rebound(

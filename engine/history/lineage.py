@@ -201,6 +201,13 @@ class Lineage:
         found = next((obj for obj in unfolded if obj.seq == seq), None)
         return self._manifest.pins_at(min(seq, folded_through)) if found is None else dict(found.pins)
 
+    def pins_of(self, versions: Collection[tuple[str, int]], newest: CommitObject) -> list[Pin]:
+        """The pins that the line has had up to `newest` of these versions of tables, each a key and a number."""
+        wanted = set(versions)
+        unfolded, _ = self._read(newest)
+        in_line = [pin for obj in unfolded for key, pin in obj.pins.items() if (key, pin.version) in wanted]
+        return in_line + self._manifest.pins_of(wanted)
+
     def at(self, when: Moment, newest: CommitObject) -> PointInTime | None:
         """The commit with an id, or the newest one at or before a time, up to `newest`."""
         if isinstance(when, str):

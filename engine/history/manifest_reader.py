@@ -29,6 +29,7 @@ from omniray.engine.history.manifest_rows import (
     recovery_of,
     vector_id,
     vector_of,
+    version_id,
     within,
 )
 from omniray.engine.history.time_search import last_commit_until
@@ -125,6 +126,11 @@ class ManifestReader:
         for row in found.to_pylist():
             versions.setdefault(row["seq"], {})[row["table_key"]] = row["table_version"]
         return versions
+
+    def pins_of(self, versions: Collection[tuple[str, int]]) -> list[Pin]:
+        """The pins of these versions of tables, each a key and a number, without those that are not folded."""
+        ids = [version_id(table_key, version) for table_key, version in versions]
+        return [pin_of(row) for row in self._rows(has_any_id(ids)).to_pylist()]
 
     def pins_at(self, seq: int) -> dict[str, Pin]:
         """The version of every table as of a number of the line: for each the newest at or below it."""

@@ -45,7 +45,7 @@ def commit_row(entry: LineageEntry) -> dict[str, Any]:
 
 def version_row(table_key: str, pin: Pin, obj: CommitObject) -> dict[str, Any]:
     return new_row(
-        _version_id(table_key, pin.version),
+        version_id(table_key, pin.version),
         "table_version",
         obj.seq,
         table_key=table_key,
@@ -81,7 +81,7 @@ def vector_id(seq: int) -> str:
     return f"{VECTOR}:{seq:020}"
 
 
-def _version_id(table_key: str, version: int) -> str:
+def version_id(table_key: str, version: int) -> str:
     return f"table_version:{table_key}:{version:020}"
 
 

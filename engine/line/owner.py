@@ -6,6 +6,7 @@ clocks and process ids say only when to take over, never whether that is safe.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from omniray.engine.base.errors import Fenced, InvariantViolation, LineOwned
@@ -15,6 +16,8 @@ from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_object import DURABILITY, EMBEDDED, CommitObject, change_owner
 from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.store.object_store import Durability
+
+log = logging.getLogger("omniray")
 
 _SEPARATOR = "|"
 _OWNER_SHOWN_MAX = 80
@@ -86,6 +89,16 @@ def release(tip: Tip, owner: str) -> None:
 
     tip.extend(build)
     reach(Point.OWNER_AFTER_PUT)
+
+
+def inherit(tip: Tip) -> bool:
+    """Release the line of an owner that is known to be dead to all writers; returns whether it was."""
+    newest = tip.newest
+    if not is_owner_known_dead(newest.owner):
+        return False
+    log.warning("event=owner_dead line=%s owner=%s epoch=%d", newest.line, newest.owner, newest.epoch)
+    release(tip, newest.owner)
+    return True
 
 
 def refuse_stranger(owner: str, newest: CommitObject) -> None:

@@ -28,6 +28,12 @@ def version_of(manifest_path: str) -> int:
     return SEQ_MAX - int(manifest_path.rpartition("/")[2].removesuffix(_SUFFIX))
 
 
+def branch_and_table_of(own_path: str) -> tuple[str, str]:
+    """The line and the table of a version of a branch, by the path of its manifest."""
+    table, _, line, _, _ = own_path.rsplit("/", 4)
+    return line, table
+
+
 def final_path(table_path: str, version: int) -> str:
     """The final name, where every Lance reader looks."""
     return f"{table_path}/{VERSIONS}/{manifest_name(version)}"

@@ -35,7 +35,8 @@ from omniray.engine.base.process import Process, this_process
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.line.owner import Incarnation, take_over
-from omniray.engine.maintenance.sweep import NOTHING, SweepReport
+from omniray.engine.maintenance.orphans import NOTHING
+from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.open_store import open_store

@@ -39,7 +39,8 @@ from omniray.engine.branches.merge_result import MergeResult
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.line.owner import take_over
-from omniray.engine.maintenance.sweep import Amount, SweepReport
+from omniray.engine.maintenance.orphans import Amount
+from omniray.engine.maintenance.sweep import SweepReport
 from omniray.engine.recovery.drift import Drift, TableClass
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport

@@ -47,6 +47,16 @@ def test_a_commit_is_found_wherever_the_fold_has_come_to(store: DirectoryStore, 
     assert lineage.commit("commit-000099") is None
 
 
+@pytest.mark.parametrize("folded", FOLDS)
+def test_every_pin_that_the_line_has_had_is_found_by_its_version(store: DirectoryStore, folded: int) -> None:
+    objects = line(10)
+    lineage = history(store, objects, folded=folded)
+    had = {(key, pin.version): pin for obj in objects for key, pin in obj.pins.items()}
+    for wanted in ({(PERSON, 1), (PERSON, 4), (CITY, 3)}, set(had)):
+        assert set(lineage.pins_of(wanted, objects[-1])) == {had[one] for one in wanted}
+    assert lineage.pins_of({(PERSON, 99)}, objects[-1]) == []
+
+
 def test_the_versions_of_a_commit_are_those_that_its_object_brought_in(store: DirectoryStore) -> None:
     lineage = history(store, line(10), folded=5)
     found = [lineage.commit(f"commit-{seq:06}") for seq in (1, 3, 4, 10)]

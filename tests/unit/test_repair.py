@@ -30,7 +30,7 @@ from omniray.engine.judge.pinned_state import moved
 from omniray.engine.line.commit_object import SEQ_MAX, CommitObject
 from omniray.engine.line.line_end import Tip
 from omniray.engine.line.owner import Incarnation, take_over
-from omniray.engine.maintenance.sweep import Kind, kind_of
+from omniray.engine.maintenance.orphans import Kind, kind_of
 from omniray.engine.recovery import repair as repair_module
 from omniray.engine.recovery.repair import DISCARDED, KIND, RepairReport
 from omniray.engine.recovery.rules import TableClass

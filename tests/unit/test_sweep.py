@@ -22,17 +22,8 @@ from omniray.engine.history import cas_table, lineage_levels, lineage_upkeep, ma
 from omniray.engine.line.commit_object import EMBEDDED, Pin, Remark, follow, follow_with
 from omniray.engine.line.owner import Incarnation, take_over
 from omniray.engine.line.sidecar import Sidecar, SidecarIntent, Sidecars, SidecarTable
-from omniray.engine.maintenance.sweep import (
-    Amount,
-    Evidence,
-    Kind,
-    Listing,
-    Sweeper,
-    SweepReport,
-    judge,
-    kind_of,
-    sort_out,
-)
+from omniray.engine.maintenance.orphans import Amount, Evidence, Kind, Listing, judge, kind_of, sort_out
+from omniray.engine.maintenance.sweep import Sweeper, SweepReport
 from omniray.engine.store.object_store import ObjectStore, StoredFile
 from omniray.engine.tables import old_versions, versions
 from omniray.engine.tables.storage import StagedVersion
@@ -59,7 +50,7 @@ INDEX = "_indices/9ac57ecd-30a4-47e3-9ec8-310cea923d9c"
         ("_transactions/3-uuid.txn", Kind.REFERABLE),
         ("_staged/uuid/18446744073709551612.manifest", Kind.STAGING),
         ("_versions/18446744073709551612.manifest-uuid", Kind.STAGING),
-        ("_branches/01J/uuid/18446744073709551612.manifest", Kind.MANIFEST),
+        ("_branches/01J/uuid/18446744073709551612.manifest", Kind.ON_BRANCH),
         ("_versions/18446744073709551612.manifest", Kind.MANIFEST),
         ("_history/18446744073709551612.manifest", Kind.MANIFEST),
         ("_aside/1a2b3c/18446744073709551612.manifest", Kind.MANIFEST),
