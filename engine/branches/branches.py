@@ -37,8 +37,8 @@ from omniray.engine.branches.distance import Vector
 from omniray.engine.branches.names import checked_name
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.ancestry import lineage_of
-from omniray.engine.history.branch_head import bound, find_branch, newest_of
-from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.branch_head import bound, find_line, newest_of
+from omniray.engine.history.lineage import Lineage, moment
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import MAIN, BranchId
@@ -302,7 +302,7 @@ class Branches:
             return _Start.at
         newest = self._tip.refresh()
         if from_ in newest.bindings:
-            start = _Start.at(find_branch(self._store, from_).newest)
+            start = _Start.at(find_line(self._store, bound(newest, from_).ulid, main=newest).newest)
         else:
             start = self._past(from_, newest)
         return lambda _: start
@@ -310,7 +310,10 @@ class Branches:
     def _past(self, when: str, newest: CommitObject) -> _Start:
         """A commit of any branch, by its id, or the newest one of main at a time."""
         if not is_ulid(when.upper()):
-            return _at_entry(self._main.lineage, self._main.ancestry.at(when).entry, newest)
+            found = self._main.lineage.at(moment(when), newest)
+            if found is None:
+                raise NotFound(f"no commit at or before {when} in the history of {MAIN}", wanted=when)
+            return _at_entry(self._main.lineage, found.entry, newest)
         for line, head in self._lines(newest):
             lineage = lineage_of(self._store, line, head)
             if (landed := lineage.find(when.upper(), head)) is not None:
