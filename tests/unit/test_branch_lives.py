@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import omniray
-from omniray.engine.base.errors import InvariantViolation
+from omniray.engine.base.errors import InputError, InvariantViolation
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.bases import Place
 from omniray.engine.branches.states import States
 from omniray.engine.history.ancestry import Ancestry
@@ -104,3 +106,94 @@ def test_a_state_that_came_after_a_line_was_first_looked_at_is_read_from_the_lin
         add(graph, "bob")
         newest = graph._branch.newest()
         assert states.at(Place(newest.line, newest.seq)).pins == newest.pins
+
+
+# Merging and deleting
+
+
+@pytest.mark.parametrize("point", [Point.MERGE_AFTER_LEASE, Point.BRANCH_AFTER_MARK], ids=["merging", "marked"])
+def test_a_merge_that_deletes_its_source_keeps_it_if_it_was_written_to_since(
+    graph: omniray.Graph, point: Point
+) -> None:
+    """Fault: a write to the source is acknowledged after the merge has taken its number, before its line is closed.
+
+    Expectation: the merge stands, and the source is kept with the write. Oracle: the rows of both.
+    """
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+    with again(graph, branch="trial") as writer:
+        with armed({point: Action(lambda: (add(writer, "late"), None)[1], nth=1)}):
+            merged = graph.merge("trial", delete_source=True)
+        assert merged.commit_id is not None
+        assert "'trial' was written to since" in merged.source_kept
+        add(writer, "later")
+    assert (people(graph), people(graph, "trial")) == (["ann", "bob"], ["ann", "bob", "late", "later"])
+    taken = graph.merge("trial", delete_source=True)
+    assert (taken.source_kept, people(graph)) == ("", ["ann", "bob", "late", "later"])
+    assert [branch.name for branch in graph.branches()] == ["main"]
+
+
+def test_a_source_that_was_renamed_while_it_was_merged_is_deleted_and_no_namesake(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+
+    def rename() -> None:
+        with again(graph) as other:
+            other.rename_branch("trial", "probe")
+            other.create_branch("trial", "probe")
+
+    with armed({Point.MERGE_AFTER_LEASE: Action(rename, nth=1)}):
+        graph.merge("trial", delete_source=True)
+    with again(graph, read_only=True) as reader:
+        assert [branch.name for branch in reader.branches()] == ["main", "probe", "trial"], "it has a branch of its own"
+        graph.delete_branch("trial")
+        assert graph.merge("probe", delete_source=True).source_kept == ""
+        assert [branch.name for branch in reader.branches()] == ["main"]
+
+
+def test_a_merge_that_is_asked_for_again_deletes_only_what_it_had_merged(graph: omniray.Graph) -> None:
+    txn_id = new_ulid()
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+    first = graph.merge("trial", txn_id=txn_id)
+    add(graph, "late", "trial")
+    again_ = graph.merge("trial", txn_id=txn_id, delete_source=True)
+    assert (again_.repeated, again_.source_commit) == (True, first.source_commit)
+    assert "written to since" in again_.source_kept
+    assert people(graph, "trial") == ["ann", "bob", "late"]
+
+
+def test_a_source_with_branches_of_its_own_is_kept_and_the_merge_stands(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+    graph.create_branch("deeper", "trial")
+    assert "branches of its own: deeper" in graph.merge("trial", delete_source=True).source_kept
+    assert people(graph) == ["ann", "bob"]
+
+
+def test_a_source_that_can_t_be_deleted_is_refused_before_anything_is_merged(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    first = add(graph, "bob").commit_id
+    for source in ("main", str(first).lower()):
+        with pytest.raises(InputError, match="delete_source deletes a branch"):
+            graph.merge(source, "trial", delete_source=True)
+    assert people(graph, "trial") == ["ann"]
+
+
+def test_whoever_finds_a_source_that_was_marked_keeps_it_if_it_was_written_to_since(graph: omniray.Graph) -> None:
+    """The one that merged it dies after the mark; the next process to open the graph decides by the source's line."""
+    for name, late in (("kept", True), ("gone", False)):
+        graph.create_branch(name)
+        with again(graph, branch=name) as writer:
+            add(writer, f"bob of {name}")
+            with armed({Point.BRANCH_AFTER_MARK: Action(die)}), pytest.raises(FailpointHit):
+                graph.merge(name, delete_source=True)
+            if late:
+                add(writer, "late")
+    again(graph).close()
+    assert [branch.name for branch in graph.branches()] == ["main", "kept"]
+    assert people(graph, "kept") == ["ann", "bob of kept", "late"]
+
+
+def die() -> None:
+    raise FailpointHit
