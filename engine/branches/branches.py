@@ -8,8 +8,9 @@ branch's own line follows from the binding. No table is touched, however many th
     3. an object closes that line: nothing can follow it. This is the deletion, and it is acknowledged now
     4. an object of main's line frees the name
 
-Whoever finds a deletion that is not finished finishes it. Each verb is applied once for its `txn_id`, which is the id
-of its commit in main's line; that of a creation is the branch's own id, too.
+Whoever finds a deletion that is not finished finishes it. A branch that is deleted after a merge of it is closed only
+if nobody has written to it since; else the last object takes the mark back instead. Each verb is applied once for its
+`txn_id`, which is the id of its commit in main's line; that of a creation is the branch's own id, too.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from omniray.engine.branches.distance import Vector
 from omniray.engine.branches.names import checked_name
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.ancestry import lineage_of
-from omniray.engine.history.branch_head import bound, find_branch, newest_of
+from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of
 from omniray.engine.history.closing import close_line
-from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.lineage import Lineage, moment
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import MAIN, BranchId
@@ -142,10 +143,49 @@ class Branches:
     ) -> BranchChange:
         """Delete a branch; one with branches of its own only with `force`, which deletes those, too."""
         write = _write(DELETE, author, message, txn_id, name, "force" if force else "")
-        marked: list[str] = []
+
+        def named(newest: CommitObject) -> str:
+            bound(newest, name)
+            return name
+
+        return self._deleted(name, write, named, force=force)
+
+    def delete_merged(
+        self, line: str, head: str, *, author: Author, message: str = "", txn_id: str | None = None
+    ) -> BranchChange:
+        """Delete a branch that was merged when `head` was its head, whatever its name is by now.
+
+        Raises `Conflict`, and keeps the branch, if it was written to since, or if branches began on it.
+        """
+        write = _write(DELETE, author, message, txn_id, line, head)
+
+        def named(newest: CommitObject) -> str:
+            return find_binding(newest, line)[0]
+
+        main = self._tip.refresh()
+        if self._first(write, main) is None:
+            name, binding = find_binding(main, line)
+            _refuse_moved(newest_of(CommitLog(self._store, BranchId(name, line)), binding, read_only=True), name, head)
+        done = self._deleted(line, write, named, only_at=head)
+        left = CommitLog(self._store, BranchId(done.name, line)).newest()
+        if left is not None and not left.closed:
+            _refuse_moved(left, done.name, head)
+        return done
+
+    def _deleted(
+        self,
+        what: str,
+        write: SystemWrite,
+        named: Callable[[CommitObject], str],
+        *,
+        force: bool = False,
+        only_at: str = "",
+    ) -> BranchChange:
+        """Mark the branch that is `named` by main's newest object, and finish its deletion."""
+        marked: list[tuple[str, str]] = []
 
         def mark(newest: CommitObject) -> Mapping[str, Binding]:
-            bound(newest, name)
+            name = named(newest)
             below = list(_below(newest, name))
             if below and not force:
                 raise Conflict(
@@ -154,14 +194,19 @@ class Branches:
                     branch=name, children=below,
                 )  # fmt: skip
             doomed = {name, *below}
-            marked[:] = [newest.bindings[name].ulid]
-            return {key: replace(b, deleting=True) if key in doomed else b for key, b in newest.bindings.items()}
+            marked[:] = [(name, newest.bindings[name].ulid)]
+            return {
+                key: replace(one, deleting=True, only_at=only_at) if key in doomed else one
+                for key, one in newest.bindings.items()
+            }
 
-        done = self._rebound(name, write, mark)
+        done = self._rebound(what, write, mark)
         reach(Point.BRANCH_AFTER_MARK)
         self.finish()
-        is_new = isinstance(done, CommitObject)
-        return BranchChange(name, marked[0] if is_new else "", write.commit_id, repeated=not is_new)
+        if not isinstance(done, CommitObject):
+            return BranchChange(what, "", write.commit_id, repeated=True)
+        name, ulid = marked[0]
+        return BranchChange(name, ulid, write.commit_id)
 
     def rename(
         self, name: str, new_name: str, *, author: Author, message: str = "", txn_id: str | None = None
@@ -182,18 +227,23 @@ class Branches:
     def finish(self) -> None:
         """Finish every deletion that was begun: close the lines, then free the names.
 
-        A line that is closed is deleted; that its name could not be freed is made good by whoever needs it next.
+        A line that is closed is deleted; that its name could not be freed is made good by whoever needs it next. A line
+        that may not be closed, since it has moved on, is unmarked.
         """
-        closed = {
-            self._close(name, binding) for name, binding in self._tip.refresh().bindings.items() if binding.deleting
-        }
-        if not closed:
+        marked = {name: one for name, one in self._tip.refresh().bindings.items() if one.deleting}
+        closed = {one.ulid for name, one in marked.items() if close_line(self._store, self._main.graph_id, name, one)}
+        kept = {(one.ulid, one.only_at) for one in marked.values() if one.ulid not in closed}
+        if not marked:
             return
 
         def free(newest: CommitObject) -> CommitObject | None:
             refuse_stranger(self._owner, newest)
-            left = {name: binding for name, binding in newest.bindings.items() if binding.ulid not in closed}
-            if len(left) == len(newest.bindings):
+            left = {
+                name: replace(one, deleting=False, only_at="") if (one.ulid, one.only_at) in kept else one
+                for name, one in newest.bindings.items()
+                if one.ulid not in closed
+            }
+            if left == newest.bindings:
                 return None
             return replace(follow_with(newest, Remark(new_ulid())), bindings=left)
 
@@ -205,11 +255,6 @@ class Branches:
         else:
             if freed is not None:
                 self._noticed(freed)
-
-    def _close(self, name: str, binding: Binding) -> str:
-        """Close a branch's line, and begin it first if nobody has; returns its id."""
-        close_line(self._store, self._main.graph_id, name, binding)
-        return binding.ulid
 
     def _rebound(
         self,
@@ -295,7 +340,7 @@ class Branches:
             return _Start.at
         newest = self._tip.refresh()
         if from_ in newest.bindings:
-            start = _Start.at(find_branch(self._store, from_).newest)
+            start = _Start.at(find_line(self._store, bound(newest, from_).ulid, main=newest).newest)
         else:
             start = self._past(from_, newest)
         return lambda _: start
@@ -303,7 +348,10 @@ class Branches:
     def _past(self, when: str, newest: CommitObject) -> _Start:
         """A commit of any branch, by its id, or the newest one of main at a time."""
         if not is_ulid(when.upper()):
-            return _at_entry(self._main.lineage, self._main.ancestry.at(when).entry, newest)
+            found = self._main.lineage.at(moment(when), newest)
+            if found is None:
+                raise NotFound(f"no commit at or before {when} in the history of {MAIN}", wanted=when)
+            return _at_entry(self._main.lineage, found.entry, newest)
         for line, head in self._lines(newest):
             lineage = lineage_of(self._store, line, head)
             if (landed := lineage.find(when.upper(), head)) is not None:
@@ -349,6 +397,15 @@ def _below(newest: CommitObject, name: str) -> Iterator[str]:
         if binding.parent == ulid and not binding.deleting:
             yield other
             yield from _below(newest, other)
+
+
+def _refuse_moved(newest: CommitObject, name: str, head: str) -> None:
+    """Refuse to delete a branch that has commits beyond the one that was merged."""
+    if newest.head != head:
+        raise Conflict(
+            f"branch {name!r} was written to since {head}, which was merged, and is kept: merge it again, or delete it",
+            branch=name, merged=head, head=newest.head,
+        )  # fmt: skip
 
 
 def _refuse_orphan(newest: CommitObject, parent: str) -> None:

@@ -84,7 +84,8 @@ class Operation:
 
     def result(self, outcome: MergeOutcome, verdict: Verdict | None = None) -> MergeResult:
         """A result without a commit."""
-        result = MergeResult(outcome, None, self.named.commit_id, self.named.group)
+        line = self.named.place.line
+        result = MergeResult(outcome, None, self.named.commit_id, self.named.group, source_line=line)
         if verdict is None:
             return result
         nodes, edges = verdict.affected.nodes, verdict.affected.edges
@@ -252,8 +253,7 @@ class Merger:
         found = self._branch.lineage.commit(checked_txn_id(txn_id))
         if found is None or found.entry.kind != KIND:
             return None
-        source = found.entry.merged[0].commit_id if found.entry.merged else ""
-        return _repeated(MergeResult(MergeOutcome.MERGED, None, source), found)
+        return _repeated(MergeResult(MergeOutcome.MERGED, None, ""), found)
 
     def _known(
         self, operation: Operation, terms: MergeTerms, write: SystemWrite, head: CommitObject
@@ -355,8 +355,11 @@ def _result(operation: Operation, verdict: Verdict, landed: CommitObject) -> Mer
 
 
 def _repeated(result: MergeResult, found: LandedCommit) -> MergeResult:
-    """The result of the first try, by the commit that it left."""
+    """The result of the first try, by the commit that it left: the source may have gone on since."""
     entry = found.entry
+    source = entry.merged[0] if entry.merged else None
+    if source is not None and source.commit_id != result.source_commit:
+        result = replace(result, source_commit=source.commit_id, source_line=source.line, source_group=())
     outcome = MergeOutcome(entry.outcome) if entry.outcome in tuple(MergeOutcome) else MergeOutcome.MERGED
     return replace(
         result,

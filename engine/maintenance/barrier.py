@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from omniray.engine.base.errors import BranchGone, LineOwned
@@ -67,7 +68,9 @@ def _put_on(store: ObjectStore, main: CommitObject, end_of: EndOf, name: str) ->
     except BranchGone:  # told by its line, which is closed then, or by somebody who has found it being deleted
         if _is_live(store, binding.ulid):
             raise
-    close_line(store, main.line, name, binding)
+    if not close_line(store, main.line, name, binding):  # it was written to: it stays, and its mark is taken back
+        unmarked = replace(main, bindings={**main.bindings, name: replace(binding, deleting=False)})
+        _put_as_owner(open_line(store, binding.ulid, main=unmarked), main.swept_before_us, end_of)
 
 
 def _put_as_owner(branch: OpenBranch, swept_before_us: int, end_of: EndOf) -> None:

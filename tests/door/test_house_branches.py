@@ -699,6 +699,17 @@ def test_a_merge_into_a_branch_is_carried_out_by_that_branch_s_publisher(
     assert [one.name for one in client.branches()] == ["main", A]
 
 
+def test_a_source_that_was_written_to_while_it_was_merged_is_kept(client: omniray.Client) -> None:
+    add(client, "bob", A)
+    with armed({Point.MERGE_AFTER_LEASE: Action(lambda: add(client, "late", A), nth=1)}):
+        merged = client.merge(A, delete_source=True)
+    assert (merged.outcome, people(client)) == ("fast_forward", ["ann", "bob"])
+    assert "was written to since" in merged.source_kept
+    assert people(client, A) == ["ann", "bob", "late"]
+    assert client.merge(A, delete_source=True).source_kept == ""
+    assert [one.name for one in client.branches()] == ["main", B]
+
+
 def test_conflicts_of_a_merge_come_back_as_they_are_and_nothing_is_written(
     store: ObjectStore, coordinator: Housed, client: omniray.Client
 ) -> None:
