@@ -113,8 +113,11 @@ class Publisher:
         self._lock, self._holding = threading.RLock(), threading.Lock()
         self._executor = executor or ThreadedExecutor()
         self.gauges = gauges or Gauges()
+        limits = limits or Limits()
         self._rounds = Rounds(limits, gathers=True)
-        self.steps = RoundSteps(branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner)
+        self.steps = RoundSteps(
+            branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner, limits=limits.round
+        )
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[int, Round] = {}
         self._standstill: _Standstill | None = None

@@ -49,7 +49,7 @@ from omniray.coordinator.rounds.events import (
     Submitted,
     Unreserved,
 )
-from omniray.coordinator.rounds.fairness import RoundLimits, TenantQueue, Ticket
+from omniray.coordinator.rounds.fairness import ROW_COST, RoundLimits, TenantQueue, Ticket
 from omniray.engine.base.errors import OmnirayError, Withdrawn
 
 UNDER_WAY_MAX = 2
@@ -132,8 +132,8 @@ class Rounds:
                 return self._submitted(ticket)
             case Abandoned(intent_id):
                 return self._abandoned(intent_id)
-            case Judged(number, changes):
-                return self._judged(number, changes)
+            case Judged():
+                return self._judged(event)
             case Staged(number):
                 return self._staged(number)
             case Landed(number):
@@ -180,15 +180,27 @@ class Rounds:
         self._hold(ticket, -1)
         return [Refuse(intent_id, _given_up(intent_id))]
 
-    def _judged(self, number: int, changes: bool) -> list[Instruction]:
-        if (round := self._find(number)) is None:
+    def _judged(self, event: Judged) -> list[Instruction]:
+        if (round := self._find(event.round_no)) is None:
             return []
-        round.changes = changes
-        if changes:
+        self._charge(round, event)
+        round.changes = event.changes
+        if event.changes:
             round.phase = _Phase.STAGING
-            return [Stage(number)]
+            return [Stage(round.number)]
         round.phase = _Phase.STAGED
         return self._advance()
+
+    def _charge(self, round: _Round, event: Judged) -> None:
+        """Charge what the writes have really met; those that were not judged cost nothing, and wait again."""
+        unjudged = [ticket for ticket in round.tickets if ticket.intent_id in event.unjudged]
+        round.tickets = tuple(ticket for ticket in round.tickets if ticket.intent_id not in event.unjudged)
+        self._queue.put_back(unjudged)
+        for ticket in unjudged:
+            self._queue.charge(ticket.tenant, -ticket.cost)
+        for ticket in round.tickets:
+            if ticket.intent_id in event.matched:
+                self._queue.charge(ticket.tenant, ROW_COST * event.matched[ticket.intent_id])
 
     def _staged(self, number: int) -> list[Instruction]:
         if (round := self._find(number)) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,7 +26,7 @@ from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.judge.room import BYTES_MAX, ROWS_MAX, Room
 from omniray.engine.judge.verdict import Verdict
-from omniray.engine.query.check import bind
+from omniray.engine.query.check import bind, check_query
 from omniray.engine.query.parser import parse_queries
 from omniray.engine.query.payload import mutation_hash
 from omniray.engine.query.statements import (
@@ -34,7 +35,9 @@ from omniray.engine.query.statements import (
     BoundPredicate,
     BoundQuery,
     BoundUpdate,
+    Delete,
     Query,
+    Statement,
     Value,
 )
 from omniray.engine.rows.mode import Mode
@@ -89,12 +92,7 @@ class MutationIntent:
         now: datetime,
     ) -> MutationIntent:
         """Parse, check and bind; every fault of a query is found here, before any I/O."""
-        query = _choose(_parsed(text), name)
-        if len(query.statements) > STATEMENTS_MAX:
-            raise QueryError(
-                f"query {query.name} has {len(query.statements)} statements: at most {STATEMENTS_MAX} are taken; split "
-                "it, or load the rows"
-            )
+        query = _chosen(text, name)
         bound = bind(query, params, schema, now)
         payload_hash = "" if terms.txn_id is None else mutation_hash(text, query, params)
         return cls(bound, schema, terms, payload_hash)
@@ -269,6 +267,39 @@ def _parsed(text: str) -> tuple[Query, ...]:
 def _parsed_once(text: str) -> tuple[Query, ...]:
     """Cached, since callers run the same few texts with other parameters."""
     return parse_queries(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is known of a mutation by its text: how many statements it has, and the tables that it may write to."""
+
+    statements: int
+    tables: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str, name: str | None, schema: Schema) -> Scope:
+        """Parse a text; raises why it is none that fits the schema, as `MutationIntent.of` does."""
+        query = _chosen(text, name)
+        check_query(query, schema)
+        tables = (_tables_of(statement, schema) for statement in query.statements)
+        return cls(len(query.statements), frozenset().union(*tables))
+
+
+def _tables_of(statement: Statement, schema: Schema) -> set[str]:
+    """The statement's own table; of deleted nodes those of the edges that go with them, too."""
+    type = schema.type(statement.type_name)
+    at = schema.edges_at(type.name) if isinstance(statement, Delete) and isinstance(type, NodeType) else ()
+    return {type.table_key, *(edge.table_key for edge in at)}
+
+
+def _chosen(text: str, name: str | None) -> Query:
+    query = _choose(_parsed(text), name)
+    if len(query.statements) > STATEMENTS_MAX:
+        raise QueryError(
+            f"query {query.name} has {len(query.statements)} statements: at most {STATEMENTS_MAX} are taken; split "
+            "it, or load the rows"
+        )
+    return query
 
 
 def _choose(queries: tuple[Query, ...], name: str | None) -> Query:

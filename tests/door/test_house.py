@@ -19,6 +19,10 @@ from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
 from omniray.coordinator.door import record as record_module
 from omniray.coordinator.door.calls import CALLS, Call
+from omniray.coordinator.door.requests import RequestDecoder
+from omniray.coordinator.rounds.events import Event, Instruction, Submitted
+from omniray.coordinator.rounds.fairness import Ticket
+from omniray.coordinator.rounds.machine import Rounds
 from omniray.engine.base.errors import (
     Fenced,
     InputError,
@@ -44,6 +48,7 @@ from omniray.engine.recovery.drift import Drift, TableClass
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.write_requests import MutationRequest
 from tests.coordination import TIMEOUT_S
 from tests.graphs import INSERT, PERSON, create_store, parts_of
 from tests.housing import Housed, housed
@@ -98,6 +103,31 @@ def test_a_large_write_is_read_beside_the_others(store: ObjectStore, coordinator
     names = [f"{number:06}{'x' * 100}" for number in range(5_000)]
     with connected(store) as client:
         assert client.load([{"name": name} for name in names], type="Person").affected_nodes == len(names)
+
+
+@pytest.mark.parametrize(("statements", "is_beside"), [(1, False), (200, True)])
+def test_a_mutation_is_queued_with_what_its_text_says_and_a_long_text_is_read_beside_the_others(
+    store: ObjectStore, coordinator: Housed, monkeypatch: pytest.MonkeyPatch, statements: int, is_beside: bool
+) -> None:
+    tickets: list[Ticket] = []
+    readers: list[str] = []
+    handle, scoped = Rounds.handle, RequestDecoder.scoped
+
+    def handled(rounds: Rounds, event: Event) -> list[Instruction]:
+        tickets.extend([event.ticket] if isinstance(event, Submitted) else [])
+        return handle(rounds, event)
+
+    def read(decoder: RequestDecoder, request: MutationRequest) -> MutationRequest:
+        readers.append(threading.current_thread().name)
+        return scoped(decoder, request)
+
+    monkeypatch.setattr(Rounds, "handle", handled)
+    monkeypatch.setattr(RequestDecoder, "scoped", read)
+    inserts = " ".join(f'insert Person {{ name: "n{n}" }}' for n in range(statements))
+    with connected(store) as client:
+        assert client.mutate(f"query q() {{ {inserts} }}").affected_nodes == statements
+    assert [(ticket.rows, ticket.tables) for ticket in tickets] == [(statements, frozenset({PERSON}))]
+    assert [name != "omniray-door" for name in readers] == [is_beside]
 
 
 def test_what_can_not_be_read_is_refused_alone(store: ObjectStore, coordinator: Housed) -> None:

@@ -74,6 +74,7 @@ def test_the_schedules_are_not_idle() -> None:
     troubles = ("crashes", "zombies", "puts of zombies", "lost answers", "rounds on top of another", "gatherings")
     assert min(tally[trouble] for trouble in troubles) > 20, tally
     assert tally["repeated"] > 0, tally
+    assert tally["unjudged"] > 10, tally
     assert min(tally[event] for event in ("Failed", "Overtaken", "Ended", "Abandoned", "Resumed")) > 25, tally
 
 

@@ -25,7 +25,7 @@ from omniray.engine.base.principal import Author
 from omniray.engine.tables import table
 from omniray.engine.tables.table import Table
 from omniray.engine.writes import mutate
-from omniray.engine.writes.mutate import STATEMENTS_MAX, MutationIntent
+from omniray.engine.writes.mutate import STATEMENTS_MAX, MutationIntent, Scope
 from omniray.engine.writes.terms import WriteTerms
 
 SCHEMA = """
@@ -264,3 +264,34 @@ def test_a_query_of_too_many_statements_is_refused(graph: Graph) -> None:
     inserts = '  insert Note { text: "one" }\n' * (STATEMENTS_MAX + 1)
     with pytest.raises(QueryError, match="load the rows"):
         graph.mutate(f"query many() {{\n{inserts}}}")
+
+
+@pytest.mark.parametrize(
+    ("statements", "tables"),
+    [
+        (['insert Person { name: "x" }', 'insert Knows { from: "x", to: "a" }'], {"node:Person", "edge:Knows"}),
+        (['update Note set { text: "x" } where text = "y"'], {"node:Note"}),
+        (['delete Person where name = "x"'], {"node:Person", "edge:Knows", "edge:Wrote"}),
+        (['delete Note where text = "x"', 'delete Knows where from = "x"'], {"node:Note", "edge:Wrote", "edge:Knows"}),
+    ],
+)
+def test_its_text_tells_how_many_statements_a_mutation_has_and_which_tables_it_may_write_to(
+    graph: Graph, statements: list[str], tables: set[str]
+) -> None:
+    scope = Scope.of(f"query q() {{ {' '.join(statements)} }}", None, graph.schema)
+    assert scope == Scope(len(statements), frozenset(tables))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("query q() { insert Nobody { } }", QueryError),
+        ("query q() { update Person set { nothing: 1 } where age = 1 }", QueryError),
+        ("query q() { delete Note where text = 1 }", QueryError),
+        ('query p() { delete Note where text = "x" }', NotFound),
+        ("nonsense", ParseError),
+    ],
+)
+def test_a_text_that_does_not_fit_the_schema_has_no_scope(graph: Graph, text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Scope.of(text, "q", graph.schema)

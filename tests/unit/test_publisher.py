@@ -224,6 +224,17 @@ def test_a_round_is_no_larger_than_it_may_be(store: ObjectStore) -> None:
         assert [len(round) for round in commits(service)] == [2, 2, 1]
 
 
+def test_mutations_that_meet_more_than_a_round_may_hold_land_in_several(store: ObjectStore) -> None:
+    update = "query q($age: I32) { update Person set { age: $age } where age >= 0 }"
+    with serving(store, limits=Limits(RoundLimits(rows=6))) as service:
+        service.write(service.load_request([{"name": name, "age": 0} for name in "abcd"], type="Person"))
+        ages = [service.mutation(update, {"age": age}) for age in (1, 2, 3)]
+        told_of = service.in_one_round([*ages, person(service, "e")])
+        assert all(isinstance(one, WriteAnswer) for one in told_of)
+        assert [len(obj) for obj in commits(service)[1:]] == [2, 2], "the second one fills the round"
+    assert names(store) == ["a", "b", "c", "d", "e"]
+
+
 def test_the_ids_of_a_round_are_looked_up_at_once_when_the_history_is_longer_than_what_is_remembered(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
