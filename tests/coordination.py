@@ -26,8 +26,8 @@ from omniray.coordinator.door.queue_requests import (
     encode_read,
     encode_stage,
 )
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base.errors import OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid

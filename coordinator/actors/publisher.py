@@ -19,6 +19,7 @@ from functools import partial
 from omniray.coordinator.actors.executor import StepExecutor, ThreadedExecutor
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.steps import Queues, Round, RoundSteps
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.events import (
     Abandoned,
@@ -45,7 +46,7 @@ from omniray.coordinator.rounds.events import (
     Unreserved,
 )
 from omniray.coordinator.rounds.fairness import Ticket
-from omniray.coordinator.rounds.machine import Limits, Rounds
+from omniray.coordinator.rounds.machine import Rounds
 from omniray.engine.base.errors import (
     BranchGone,
     GraphGone,

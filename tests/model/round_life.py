@@ -268,6 +268,8 @@ class Life:
             size = sum(one.size_bytes for one in among) + waiting.size_bytes
             if len(among) >= count_max or size > size_max:
                 return
+            if of_tenant and (2 * len(among) >= count_max or 2 * size > size_max):
+                return  # only a newcomer may be sure of its place while room is scarce
         raise Violation(f"{waiting.write.write_id} was not taken, and there was room")
 
     def _check_turns(self, tickets: tuple[Ticket, ...]) -> None:

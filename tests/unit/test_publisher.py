@@ -20,9 +20,10 @@ import pytest
 from omniray.coordinator.actors.steps import RoundSteps
 from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.rounds import machine as rounds
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.fairness import RoundLimits
-from omniray.coordinator.rounds.machine import ATTEMPTS_MAX, CROWD, Limits
+from omniray.coordinator.rounds.machine import ATTEMPTS_MAX, CROWD
 from omniray.engine.base.errors import (
     Fenced,
     KeyConflict,

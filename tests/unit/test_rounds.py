@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.fairness import RoundLimits, Ticket
 from omniray.coordinator.rounds.machine import (
     ATTEMPTS_MAX,
@@ -24,7 +25,6 @@ from omniray.coordinator.rounds.machine import (
     Judge,
     Judged,
     Landed,
-    Limits,
     Overtaken,
     Pause,
     Refuse,
