@@ -124,7 +124,7 @@ class CoordinatorHouse:
         try:
             answer: WriteAnswer | OmnirayError = await self._written(line, sent)
         except Fenced as error:
-            answer = await asyncio.get_running_loop().run_in_executor(self._of.calls, self._fenced, error)
+            answer = await self._of.threads.run("owner", self._fenced, error)
         except OmnirayError as error:
             answer = error
         status = answer.http_status if isinstance(answer, OmnirayError) else 200
@@ -170,7 +170,7 @@ class CoordinatorHouse:
 
     async def _called(self, line: str, call: Call, given: msgspec.Struct) -> Any:
         if call in self._of_graph:
-            return await _on_thread(self._of, self._of_graph[call], line, given)
+            return await self._of.threads.run(call.name, self._of_graph[call], line, given)
         verb = self._verbs[call]
         if line == self.line:
             return await _carried_out(call, verb, self._of, given)
@@ -279,18 +279,13 @@ async def _read(of: LineService, read: Callable[[Given], Read], given: Given, *,
     """Read a write, or a part of it, at once, or on a thread if that takes long."""
     if not is_large:
         return read(given)
-    return await asyncio.get_running_loop().run_in_executor(of.calls, read, given)
+    return await of.threads.run("read", read, given)
 
 
 async def _carried_out(call: Call, verb: _Verb, of: LineService, given: msgspec.Struct) -> Any:
     if call is calls.NEWEST:  # by it clients find the coordinator, however many calls wait for something
         return verb.carry_out(of, given)
-    return await _on_thread(of, verb.carry_out, of, given)
-
-
-async def _on_thread(of: LineService, carry_out: Callable[..., Any], *arguments: Any) -> Any:
-    """Carry a call out on a thread of its line: calls of another one don't wait for it."""
-    return await asyncio.get_running_loop().run_in_executor(of.calls, partial(carry_out, *arguments))
+    return await of.threads.run(call.name, verb.carry_out, of, given)
 
 
 def _outcome(of: LineService, asked: OfWrite) -> Outcome:

@@ -15,6 +15,7 @@ import pytest
 import omniray
 from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
+from omniray.coordinator.actors.call_threads import OF_A_KIND
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
 from omniray.coordinator.door import record as record_module
@@ -295,7 +296,10 @@ def test_a_repair_shows_what_there_is(store: ObjectStore, coordinator: Housed) -
             client.repair(adopt=True, discard=True)
 
 
-def test_calls_that_wait_keep_no_client_from_finding_the_coordinator(store: ObjectStore, coordinator: Housed) -> None:
+def test_calls_that_wait_keep_no_client_from_writing_and_no_call_of_another_kind_waiting(
+    store: ObjectStore, coordinator: Housed
+) -> None:
+    """Fault: more flushes wait than there are threads. Large writes and long texts are read on threads, too."""
     free = threading.Event()
     waiting = threading.Semaphore(0)
 
@@ -305,14 +309,19 @@ def test_calls_that_wait_keep_no_client_from_finding_the_coordinator(store: Obje
 
     coordinator.reconciler.wait = wait
     with connected(store) as client:
-        flushing = [threading.Thread(target=client.flush) for _ in range(line_service.CALLS_AT_ONCE + 1)]
+        flushing = [threading.Thread(target=client.flush) for _ in range(OF_A_KIND + 1)]
         for thread in flushing:
             thread.start()
-        for _ in range(line_service.CALLS_AT_ONCE):
+        for _ in range(OF_A_KIND):
             assert waiting.acquire(timeout=TIMEOUT_S)
         try:
-            with connected(store) as another:
+            with connected(store, timeout_s=TIMEOUT_S) as another:
                 add(another, "ann")
+                another.load([{"name": f"{number:06}{'x' * 100}"} for number in range(5_000)], type="Person")
+                another.mutate("query q() { " + 'insert City { name: "Bonn" } ' * 200 + "}")
+                assert another.outcome(new_ulid()).committed is False
+                assert another.recover()
+                assert another.status().waiting == 0
         finally:
             free.set()
             for thread in flushing:
