@@ -38,8 +38,8 @@ class GraphReader:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The options it was opened with, for other processes that open it."""
-        return self._branch.store.lance_options or {}
+        """The options for other processes that open it: as it was opened, but for credentials of the environment."""
+        return self._branch.store.shared_options
 
     @property
     def graph_id(self) -> str:

@@ -26,8 +26,8 @@ from omniray.coordinator.door.queue_requests import (
     encode_read,
     encode_stage,
 )
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.coordinator.rounds.machine import Limits
 from omniray.engine.base.errors import OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import new_ulid
@@ -36,6 +36,7 @@ from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR, State
 from omniray.engine.judge.resolution import Affected, Resolution
+from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.owner import Incarnation, release, take_over
@@ -256,9 +257,9 @@ class Held:
         self.asked += 1
         return self._tables[table_key].select([*columns, ROWADDR]).to_reader(max_chunksize=2)
 
-    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
+    def select(self, table_key: str, columns: Sequence[str], where: Condition, room: Room) -> pa.Table:
         self.asked += 1
-        return self._tables[table_key].filter(where.expression).select(columns)
+        return room.read(self._tables[table_key].filter(where.expression).select(columns).to_reader(max_chunksize=2))
 
 
 def _addressed(rows: pa.Table) -> pa.Table:

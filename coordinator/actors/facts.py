@@ -18,6 +18,7 @@ from omniray.coordinator.door.questions import Existing, Matching, Question, Sca
 from omniray.engine.commit.staging import Base
 from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR
+from omniray.engine.judge.room import Room
 from omniray.engine.schema.types import ID, ElementType, Schema
 from omniray.engine.writes.write_requests import Request
 
@@ -75,8 +76,8 @@ class RoundState:
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         return self._ask(Scan(self._type(table_key), tuple(columns))).to_reader()
 
-    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
-        return self._ask(Select(self._type(table_key), tuple(columns), where))
+    def select(self, table_key: str, columns: Sequence[str], where: Condition, room: Room) -> pa.Table:
+        return self._ask(Select(self._type(table_key), tuple(columns), where, room))
 
     def _known(self, table_key: str) -> list[pa.Array]:
         return [self._asked[table_key]] if table_key in self._asked else []

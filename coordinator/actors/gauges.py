@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from omniray.coordinator.door.status import Rates
@@ -22,28 +22,34 @@ class _Round:
     round_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    at: float
+    seconds: float
+
+
 class Gauges:
     """Counts since the publisher began, and its last rounds; each is counted in the `total` of all branches, too."""
 
-    def __init__(self, total: Gauges | None = None) -> None:
-        self._total = total
+    def __init__(self, total: Gauges | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total, self._clock = total, clock
         self.rounds = 0
         self.commits = 0
         self.refusals: Counter[str] = Counter()
         self._rounds: deque[_Round] = deque(maxlen=RECENT_ROUNDS)
-        self._judge_s: deque[float] = deque(maxlen=RECENT_ROUNDS)
-        self._stage_s: deque[float] = deque(maxlen=RECENT_ROUNDS)
+        self._judged: deque[_Step] = deque(maxlen=RECENT_ROUNDS)
+        self._staged: deque[_Step] = deque(maxlen=RECENT_ROUNDS)
         self._lock = threading.Lock()
 
     def judged(self, seconds: float) -> None:
         with self._lock:
-            self._judge_s.append(seconds)
+            self._judged.append(_Step(self._clock(), seconds))
         if self._total is not None:
             self._total.judged(seconds)
 
     def staged(self, seconds: float) -> None:
         with self._lock:
-            self._stage_s.append(seconds)
+            self._staged.append(_Step(self._clock(), seconds))
         if self._total is not None:
             self._total.staged(seconds)
 
@@ -51,7 +57,7 @@ class Gauges:
         with self._lock:
             self.rounds += 1
             self.commits += commits
-            self._rounds.append(_Round(time.monotonic(), commits, put_s, round_s))
+            self._rounds.append(_Round(self._clock(), commits, put_s, round_s))
         if self._total is not None:
             self._total.landed(commits, put_s, round_s)
 
@@ -73,10 +79,13 @@ class Gauges:
 
     def rates(self) -> Rates:
         with self._lock:
-            since = time.monotonic() - RECENT_S
+            since = self._clock() - RECENT_S
+            judged, staged = (
+                [one.seconds for one in steps if one.at >= since] for steps in (self._judged, self._staged)
+            )
             recent = [one for one in self._rounds if one.at >= since]
             if not recent:
-                return Rates()
+                return Rates(judge_ms=_percentile(judged, 50), stage_ms=_percentile(staged, 50))
             span_s = max(recent[-1].at - recent[0].at, recent[-1].round_s)
             commits = sum(one.commits for one in recent)
             return Rates(
@@ -85,8 +94,8 @@ class Gauges:
                 group_size=commits / len(recent),
                 round_ms=_percentile([one.round_s for one in recent], 50),
                 round_ms_p99=_percentile([one.round_s for one in recent], 99),
-                judge_ms=_percentile(list(self._judge_s), 50),
-                stage_ms=_percentile(list(self._stage_s), 50),
+                judge_ms=_percentile(judged, 50),
+                stage_ms=_percentile(staged, 50),
                 put_ms=_percentile([one.put_s for one in recent], 50),
             )
 

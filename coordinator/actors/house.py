@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -42,14 +42,18 @@ from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part_message import encode_part
-from omniray.engine.writes.write_requests import Request
+from omniray.engine.writes.write_requests import MutationRequest, Request
 from omniray.workers.staging import FileTerms, stage_file
 
 log = logging.getLogger("omniray")
 
+Given = TypeVar("Given")
+Read = TypeVar("Read")
+
 STAGED_AT_ONCE = 8  # files that wait for a worker; more would only wait in Ray
 END_AFTER_S = 0.5
 LARGE_BYTES = 256 << 10  # decoded on a thread, since it would hold up the others
+LONG_TEXT_CHARS = 4 << 10  # as long a query takes some ten milliseconds to parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class CoordinatorHouse:
         try:
             answer: WriteAnswer | OmnirayError = await self._written(line, sent)
         except Fenced as error:
-            answer = await asyncio.get_running_loop().run_in_executor(self._of.calls, self._fenced, error)
+            answer = await self._of.threads.run("owner", self._fenced, error)
         except OmnirayError as error:
             answer = error
         status = answer.http_status if isinstance(answer, OmnirayError) else 200
@@ -138,10 +142,10 @@ class CoordinatorHouse:
         return await asyncio.wrap_future(taken)
 
     async def _taken(self, of: LineService, sent: bytes) -> Future[WriteAnswer]:
-        if len(sent) < LARGE_BYTES:
-            request: Request = of.decoder.decode(sent)
-        else:
-            request = await asyncio.get_running_loop().run_in_executor(of.calls, of.decoder.decode, sent)
+        request: Request = await _read(of, of.decoder.decode, sent, is_large=len(sent) >= LARGE_BYTES)
+        if isinstance(request, MutationRequest):
+            is_long = len(request.text) >= LONG_TEXT_CHARS
+            request = await _read(of, of.decoder.scoped, request, is_large=is_long)
         return of.admit(request.header.commit_id).submit(request)
 
     def _fenced(self, error: Fenced) -> Fenced:
@@ -166,7 +170,7 @@ class CoordinatorHouse:
 
     async def _called(self, line: str, call: Call, given: msgspec.Struct) -> Any:
         if call in self._of_graph:
-            return await _on_thread(self._of, self._of_graph[call], line, given)
+            return await self._of.threads.run(call.name, self._of_graph[call], line, given)
         verb = self._verbs[call]
         if line == self.line:
             return await _carried_out(call, verb, self._of, given)
@@ -271,15 +275,17 @@ class CoordinatorHouse:
         return tuple(sorted(self._of.name_of(branch.line) for branch in self._of.hosted.open))
 
 
+async def _read(of: LineService, read: Callable[[Given], Read], given: Given, *, is_large: bool) -> Read:
+    """Read a write, or a part of it, at once, or on a thread if that takes long."""
+    if not is_large:
+        return read(given)
+    return await of.threads.run("read", read, given)
+
+
 async def _carried_out(call: Call, verb: _Verb, of: LineService, given: msgspec.Struct) -> Any:
     if call is calls.NEWEST:  # by it clients find the coordinator, however many calls wait for something
         return verb.carry_out(of, given)
-    return await _on_thread(of, verb.carry_out, of, given)
-
-
-async def _on_thread(of: LineService, carry_out: Callable[..., Any], *arguments: Any) -> Any:
-    """Carry a call out on a thread of its line: calls of another one don't wait for it."""
-    return await asyncio.get_running_loop().run_in_executor(of.calls, partial(carry_out, *arguments))
+    return await of.threads.run(call.name, verb.carry_out, of, given)
 
 
 def _outcome(of: LineService, asked: OfWrite) -> Outcome:

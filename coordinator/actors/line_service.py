@@ -12,10 +12,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 
+from omniray.coordinator.actors.call_threads import CallThreads
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.publisher import Publisher
 from omniray.coordinator.actors.reconciler import Finalised
@@ -50,7 +50,6 @@ log = logging.getLogger("omniray")
 BEGIN_PAUSE_S_MAX = 5.0
 RELEASE_PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 IDLE_LOOK_S = 0.01
-CALLS_AT_ONCE = 16
 
 
 class LineService(ABC):
@@ -67,7 +66,7 @@ class LineService(ABC):
         self.line, self.address, self.gauges = line, address, gauges
         self.finalised = Finalised(0, {})
         self.reconciler = reconciler(self._noticed)
-        self.calls = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="omniray-call")
+        self.threads = CallThreads()
         self._queues = queues
         self._life = threading.Lock()
         self._lives = 0
@@ -198,7 +197,7 @@ class LineService(ABC):
     def close(self) -> None:
         """End the threads, once nobody uses it any more."""
         self.publisher.close()
-        self.calls.shutdown(wait=False)
+        self.threads.close()
 
     # Repairing
 

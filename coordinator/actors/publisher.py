@@ -19,6 +19,7 @@ from functools import partial
 from omniray.coordinator.actors.executor import StepExecutor, ThreadedExecutor
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.steps import Queues, Round, RoundSteps
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.events import (
     Abandoned,
@@ -45,7 +46,7 @@ from omniray.coordinator.rounds.events import (
     Unreserved,
 )
 from omniray.coordinator.rounds.fairness import Ticket
-from omniray.coordinator.rounds.machine import Limits, Rounds
+from omniray.coordinator.rounds.machine import Rounds
 from omniray.engine.base.errors import (
     BranchGone,
     GraphGone,
@@ -113,8 +114,11 @@ class Publisher:
         self._lock, self._holding = threading.RLock(), threading.Lock()
         self._executor = executor or ThreadedExecutor()
         self.gauges = gauges or Gauges()
+        limits = limits or Limits()
         self._rounds = Rounds(limits, gathers=True)
-        self.steps = RoundSteps(branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner)
+        self.steps = RoundSteps(
+            branch, tip, queues, self._executor, self.gauges, on_landed, owner=owner, limits=limits.round
+        )
         self._waiting: dict[str, _Waiting] = {}
         self._under_way: dict[int, Round] = {}
         self._standstill: _Standstill | None = None

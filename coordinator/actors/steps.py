@@ -18,6 +18,7 @@ from omniray.coordinator.actors.facts import Reader, RoundState
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round, not_judged
 from omniray.coordinator.rounds.events import Ended, Event, Failed, Judged, Landed, Overtaken, Staged
+from omniray.coordinator.rounds.fairness import RoundLimits
 from omniray.engine.base.errors import (
     BranchGone,
     Fenced,
@@ -69,6 +70,12 @@ class Round:
     def remarks(self) -> list[Remark]:
         return [one for one in self.asked if isinstance(one, Remark)]
 
+    def leave(self, unjudged: frozenset[str]) -> None:
+        """Leave writes to a later round."""
+        if unjudged:
+            kept = (one for one in self.asked if isinstance(one, Remark) or one.header.commit_id not in unjudged)
+            self.asked = tuple(kept)
+
     @property
     def ours(self) -> CommitObject | None:
         return None if self.attempt is None else self.attempt.ours
@@ -87,7 +94,9 @@ class RoundSteps:
         on_landed: Callable[[CommitObject, str], None],
         *,
         owner: str,
+        limits: RoundLimits,
     ) -> None:
+        self._limits = limits
         self._branch, self._tip, self._lineage, self._schema = branch, tip, branch.lineage, branch.schema
         self._queues, self._gauges, self._on_landed, self._owner = queues, gauges, on_landed, owner
         self.attempts = Attempts(branch, queues, executor)
@@ -122,10 +131,12 @@ class RoundSteps:
         except TableDrift as drift:
             blamed = self._asking(fresh, drift.facts.get("table_key", ""))
             return self._unless_fenced(Failed(work.number, drift, blamed))
-        judged = judge_round(fresh, state, self._schema)
+        judged = judge_round(fresh, state, self._schema, self._limits)
         work.judged = replace(judged, answers={**judged.answers, **answered, **unfit})
+        work.leave(judged.unjudged)
         self._gauges.judged(time.perf_counter() - work.began)
-        return Judged(work.number, changes=bool(judged.accepted) or bool(work.remarks))
+        changes = bool(judged.accepted) or bool(work.remarks)
+        return Judged(work.number, changes, judged.matched, judged.unjudged)
 
     def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
         """The refusals of writes that were reported as not committed, here, below this round or in it."""

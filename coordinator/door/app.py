@@ -42,6 +42,10 @@ from omniray.engine.base.ulids import is_ulid
 log = logging.getLogger("omniray")
 
 BODIES_BYTES_MAX = 1 << 30
+SMALL_BYTES = 256 << 10
+RESERVED_BYTES = BODIES_BYTES_MAX // 4
+"""Room that is left to small requests: two clients that announce large ones, and send nothing, can't take all of it."""
+
 BODY_S_MAX = 120.0
 RETRY_AFTER_S = 0.5
 _PACKED, _JSON, _TEXT = PACKED.encode(), JSON.encode(), b"text/plain; version=0.0.4; charset=utf-8"
@@ -123,7 +127,7 @@ class DoorApp:
             version, name = parsed_path(path)
             carry_out, kind = self._chosen(path, version, name, line)
             size = _size(headers, BYTES_MAX if name == WRITE else ARGUMENTS_BYTES_MAX)
-            if size > self._room:
+            if size > self._room - (0 if size <= SMALL_BYTES else RESERVED_BYTES):
                 raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
             taken, self._room = size, self._room - size
             body = await _body(receive, size)

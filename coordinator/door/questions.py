@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR, State
+from omniray.engine.judge.room import Room
 from omniray.engine.schema.types import ID, ElementType
 
 EXISTING = pa.schema({ID: pa.string()})
@@ -64,14 +65,15 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """The rows that satisfy a condition."""
+    """The rows that satisfy a condition, as far as there is room for them."""
 
     type: ElementType
     columns: tuple[str, ...]
     where: Condition
+    room: Room
 
     def answered_by(self, state: State) -> pa.Table:
-        return state.select(self.type.table_key, self.columns, self.where)
+        return state.select(self.type.table_key, self.columns, self.where, self.room)
 
     @property
     def columns_answered(self) -> pa.Schema:

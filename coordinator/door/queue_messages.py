@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from omniray.engine.base.messages import Form
+from omniray.engine.judge.room import BYTES_MAX, ROWS_MAX
 from omniray.engine.line.sidecar import SidecarTable
 
 VERSION = 1
@@ -65,13 +66,15 @@ class ScanBody(_Case, frozen=True, kw_only=True, tag="scan"):
 
 
 class SelectBody(_Case, frozen=True, kw_only=True, tag="select"):
-    """`column`, `comparison` and `values` are those of a `Condition`."""
+    """`column`, `comparison` and `values` are those of a `Condition`, the last two those of a `Room`."""
 
     table_key: str
     columns: list[str]
     column: str
     comparison: str
     values: memoryview
+    rows_max: int = ROWS_MAX
+    bytes_max: int = BYTES_MAX
 
 
 QuestionBody = ExistingBody | MatchingBody | ScanBody | SelectBody

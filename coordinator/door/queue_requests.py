@@ -35,6 +35,7 @@ from omniray.engine.commit.staging import Base, TableStage
 from omniray.engine.commit.table_change import Adopt, Create, Restore, TableChange
 from omniray.engine.judge.condition import COMPARISONS, Condition
 from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_json import decode_pin, encode_pin
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.rows.arrow_stream import decode_rows, encode_rows, refuse_nulls, shaped
@@ -79,11 +80,12 @@ def _question_body(question: Question) -> QuestionBody:
             return MatchingBody(table_key=key, column=column, values=encoded, columns=list(columns))
         case Scan(_, columns):
             return ScanBody(table_key=key, columns=list(columns))
-        case Select(type, columns, where):
+        case Select(type, columns, where, room):
             encoded = _encoded_values(type, where.column, where.values)
             return SelectBody(
-                table_key=key, columns=list(columns), column=where.column, comparison=where.comparison, values=encoded
-            )
+                table_key=key, columns=list(columns), column=where.column, comparison=where.comparison, values=encoded,
+                rows_max=room.rows, bytes_max=room.size_bytes,
+            )  # fmt: skip
 
 
 def _encoded_values(type: ElementType, column: str, values: pa.Array) -> Any:
@@ -183,7 +185,8 @@ def _question(body: QuestionBody, base: Base, schema: Schema) -> Question:
         case ScanBody():
             return Scan(type, _columns(body.columns, type))
         case SelectBody():
-            return Select(type, _columns(body.columns, type), _condition(body, type))
+            room = Room(body.rows_max, body.bytes_max)
+            return Select(type, _columns(body.columns, type), _condition(body, type), room)
 
 
 def _columns(names: Sequence[str], type: ElementType) -> tuple[str, ...]:

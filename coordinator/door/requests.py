@@ -162,6 +162,13 @@ class RequestDecoder:
             case PreparedMessage():
                 return self._prepared(message, header, len(data))
 
+    def scoped(self, request: MutationRequest) -> MutationRequest:
+        """The mutation with its cost and its tables, known from its text; raises `InputError` if that does not fit.
+
+        One for another schema stays as it is, like a load: if it was committed before, it has its first answer.
+        """
+        return request.scoped(self._schema) if request.header.schema_hash == self._schema_hash else request
+
     def _load(self, message: LoadMessage, header: Header) -> LoadRequest:
         if len(message.sources) > _SOURCES_MAX:
             raise InputError(f"a load from {len(message.sources)} sources: at most {_SOURCES_MAX} are taken")

@@ -19,6 +19,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
+from omniray.coordinator.rounds.fairness import RoundLimits
 from omniray.coordinator.rounds.fitting import misfits
 from omniray.coordinator.rounds.together import judge_together, runs
 from omniray.engine.base.errors import (
@@ -36,7 +39,7 @@ from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Resolution, TableWrite, WriteResult
 from omniray.engine.judge.verdict import Violation
 from omniray.engine.schema.types import Schema
-from omniray.engine.writes.write_requests import Request
+from omniray.engine.writes.write_requests import MutationRequest, Request
 
 log = logging.getLogger("omniray")
 
@@ -56,28 +59,37 @@ class JudgedRound:
     accepted: tuple[tuple[Request, Resolution], ...] = ()
     answers: Mapping[str, WriteAnswer | OmnirayError] = field(default_factory=dict)  # of writes that commit nothing
     writes: Mapping[str, TableWrite] = field(default_factory=dict)
+    matched: Mapping[str, int] = field(default_factory=dict)  # the rows that a write's conditions met
+    unjudged: frozenset[str] = frozenset()
 
 
-def judge_round(requests: Sequence[Request], state: State, schema: Schema) -> JudgedRound:
+def judge_round(
+    requests: Sequence[Request], state: State, schema: Schema, limits: RoundLimits | None = None
+) -> JudgedRound:
     """Resolve the writes in their order. Raises only errors that no write caused, such as an unreadable store.
 
     A write that the overlay can't take, because of a bug, is refused alone: the others are judged again without it.
+    Mutations may match far more than was known when the round began: what is beyond its limits is left unjudged.
     """
     fallen: dict[str, WriteAnswer | OmnirayError] = {**misfits(requests, schema)}
     left = [request for request in requests if request.header.commit_id not in fallen]
     while True:
-        round = _Round(Overlay(state, schema), schema)
+        round = _Round(Overlay(state, schema), schema, limits or RoundLimits())
         try:
             _judge_in_order(left, round, schema)
         except _NotLaidOver as found:
             fallen[found.request.header.commit_id] = not_judged(found.request, found.error)
             left.remove(found.request)
         else:
-            return JudgedRound(tuple(round.accepted), {**fallen, **round.answers}, round.overlay.writes())
+            answers, unjudged = {**fallen, **round.answers}, frozenset(round.unjudged)
+            return JudgedRound(tuple(round.accepted), answers, round.overlay.writes(), round.matched, unjudged)
 
 
 def _judge_in_order(requests: Sequence[Request], round: _Round, schema: Schema) -> None:
     for run in runs(requests, schema):
+        if round.is_full:
+            round.unjudged += [request.header.commit_id for request in run]
+            continue
         together = _judged_together(run, round.overlay, schema)
         if together is None:
             for request in run:
@@ -98,13 +110,29 @@ class _NotLaidOver(Exception):
 class _Round:
     """A round under judgement: the writes accepted so far, and the state after them."""
 
-    def __init__(self, overlay: Overlay, schema: Schema) -> None:
-        self.overlay, self._schema = overlay, schema
+    def __init__(self, overlay: Overlay, schema: Schema, limits: RoundLimits) -> None:
+        self.overlay, self._schema, self._limits = overlay, schema, limits
         self.accepted: list[tuple[Request, Resolution]] = []
         self.answers: dict[str, WriteAnswer | OmnirayError] = {}
+        self.matched: dict[str, int] = {}
+        self.unjudged: list[str] = []
+        self._made_bytes = 0  # by mutations: what loads bring was known when the round began
         self._last_writer: dict[str, str] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the mutations so far have met or made more than a round should."""
+        return self.overlay.matched >= self._limits.rows or self._made_bytes >= self._limits.size_bytes
+
     def judge(self, request: Request) -> None:
+        matched_before = self.overlay.matched
+        try:
+            self._judge(request)
+        finally:
+            if matched := self.overlay.matched - matched_before:
+                self.matched[request.header.commit_id] = matched
+
+    def _judge(self, request: Request) -> None:
         try:
             _check_versions(request.header.expected_versions, self.overlay, self._schema, self._last_writer)
             resolution = request.resolve(self.overlay, self._schema)
@@ -132,6 +160,9 @@ class _Round:
         except Exception as error:
             log.exception("event=write_not_laid_over commit_id=%s", commit_id)
             raise _NotLaidOver(request, error) from error
+        if isinstance(request, MutationRequest):
+            made = (write.rows for write in resolution.tables.values())
+            self._made_bytes += sum(rows.nbytes for rows in made if isinstance(rows, pa.Table))
         self._last_writer.update(dict.fromkeys(resolution.tables, commit_id))
         self.accepted.append((request, resolution))
 

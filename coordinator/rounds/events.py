@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from omniray.coordinator.rounds.fairness import Ticket
 from omniray.engine.base.errors import OmnirayError
@@ -26,10 +27,16 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A round's writes are resolved; `changes` says whether there is anything to commit."""
+    """A round's writes are resolved; `changes` says whether there is anything to commit.
+
+    `matched` are the rows that the conditions of a write have met. `unjudged` are the writes that the round had no room
+    for, because those before them met so many.
+    """
 
     round_no: int
     changes: bool
+    matched: Mapping[str, int] = field(default_factory=dict)
+    unjudged: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

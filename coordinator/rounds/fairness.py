@@ -3,6 +3,10 @@
 Deficit round robin. Tenants form a ring. At its turn a tenant gets a quantum of credit and takes as many of its waiting
 writes as the credit covers; while it has more writes, it keeps the remaining credit for its next turn. So a tenant that
 sends large writes, or very many, gets no more of a round than one that sends few small ones.
+
+What a write costs is known in full only when it is judged: a short mutation may match a million rows. What it cost
+beyond its ticket is charged then. A tenant in debt has its turns like any other, and takes nothing until they have paid
+for it; while it has nothing waiting, each round pays as much as a turn.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 ROW_COST = 1
+BYTES_OF_A_COST = 1024  # a short row; what is larger costs more
 WRITE_COST = 10  # of a write in addition to its rows: judging it, and its entry in the line
 QUANTUM = 1_000
 
@@ -30,7 +35,7 @@ class Ticket:
 
     @property
     def cost(self) -> int:
-        return WRITE_COST + ROW_COST * self.rows
+        return WRITE_COST + ROW_COST * self.rows + self.size_bytes // BYTES_OF_A_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class TenantQueue:
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Ticket]] = {}  # in the order of the ring; none is empty
-        self._credit: dict[str, int] = {}
+        self._credit: dict[str, int] = {}  # below zero: a debt, which a tenant has also while it has nothing waiting
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -72,10 +77,17 @@ class TenantQueue:
             self._leave_if_empty(found.tenant)
         return found
 
+    def charge(self, tenant: str, cost: int) -> None:
+        """Take credit for what a write has cost beyond its ticket; give it back if the cost is negative."""
+        self._credit[tenant] = self._credit.get(tenant, 0) - cost
+        self._forget_if_even(tenant)
+
     def take(self, limits: RoundLimits, is_blocked: Callable[[Ticket], bool] = lambda ticket: False) -> list[Ticket]:
         """Take the writes of the next round, at least one if any is unblocked; blocked writes let others pass."""
         taken: list[Ticket] = []
         room = limits
+        for tenant in self._credit.keys() - self._waiting.keys():
+            self.charge(tenant, -QUANTUM)
         while any(_first(waiting, is_blocked) for waiting in self._waiting.values()):
             tenant = next(iter(self._waiting))
             if _first(self._waiting[tenant], is_blocked) is None:
@@ -115,6 +127,11 @@ class TenantQueue:
     def _leave_if_empty(self, tenant: str) -> None:
         if not self._waiting[tenant]:
             del self._waiting[tenant]
+            self._forget_if_even(tenant)
+
+    def _forget_if_even(self, tenant: str) -> None:
+        """Forget the credit of a tenant without waiting writes: only a debt stays."""
+        if tenant not in self._waiting and self._credit.get(tenant, 0) >= 0:
             self._credit.pop(tenant, None)
 
 

@@ -19,9 +19,10 @@ that is correct:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from omniray.coordinator.rounds.admission import Admission, Holding, Limits
 from omniray.coordinator.rounds.events import (
     Abandoned,
     Commit,
@@ -49,7 +50,7 @@ from omniray.coordinator.rounds.events import (
     Submitted,
     Unreserved,
 )
-from omniray.coordinator.rounds.fairness import RoundLimits, TenantQueue, Ticket
+from omniray.coordinator.rounds.fairness import ROW_COST, TenantQueue, Ticket
 from omniray.engine.base.errors import OmnirayError, Withdrawn
 
 UNDER_WAY_MAX = 2
@@ -58,17 +59,6 @@ GATHER_LOOKS_MAX = 8
 ATTEMPTS_MAX = 5
 PAUSE_S = 0.1
 PAUSE_DOUBLINGS_MAX = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a round and of the writes waiting or under way; `tenant_…` bound one tenant's share."""
-
-    round: RoundLimits = field(default_factory=RoundLimits)
-    waiting_intents: int = 50_000
-    waiting_bytes: int = 1 << 30
-    tenant_intents: int = 10_000
-    tenant_bytes: int = 512 << 20
 
 
 class _Phase(StrEnum):
@@ -107,7 +97,7 @@ class Rounds:
         self._reserved: dict[str, frozenset[str]] = {}  # by the write that they are reserved for: tables
         self._queue = TenantQueue()
         self._under_way: list[_Round] = []  # oldest first
-        self._held: dict[str, tuple[int, int]] = {}  # by tenant: writes and bytes waiting or under way
+        self._admission = Admission(self._limits)
         self._next_number = 1
         self._failures = 0  # in a row
         self._paused = self._is_held = False
@@ -132,8 +122,8 @@ class Rounds:
                 return self._submitted(ticket)
             case Abandoned(intent_id):
                 return self._abandoned(intent_id)
-            case Judged(number, changes):
-                return self._judged(number, changes)
+            case Judged():
+                return self._judged(event)
             case Staged(number):
                 return self._staged(number)
             case Landed(number):
@@ -167,9 +157,9 @@ class Rounds:
     def _submitted(self, ticket: Ticket) -> list[Instruction]:
         if self._ended is not None:
             return [Refuse(ticket.intent_id, self._ended)]
-        if reason := self._overload(ticket):
+        if reason := self._admission.refusal(ticket):
             return [Refuse(ticket.intent_id, None, overload=reason)]
-        self._hold(ticket, 1)
+        self._admission.add(ticket)
         self._queue.push(ticket)
         return self._begin()
 
@@ -177,18 +167,30 @@ class Rounds:
         """Remove a waiting write and answer it: a caller that sent it again meanwhile waits for this answer."""
         if (ticket := self._queue.remove(intent_id)) is None:
             return []
-        self._hold(ticket, -1)
+        self._admission.remove(ticket)
         return [Refuse(intent_id, _given_up(intent_id))]
 
-    def _judged(self, number: int, changes: bool) -> list[Instruction]:
-        if (round := self._find(number)) is None:
+    def _judged(self, event: Judged) -> list[Instruction]:
+        if (round := self._find(event.round_no)) is None:
             return []
-        round.changes = changes
-        if changes:
+        self._charge(round, event)
+        round.changes = event.changes
+        if event.changes:
             round.phase = _Phase.STAGING
-            return [Stage(number)]
+            return [Stage(round.number)]
         round.phase = _Phase.STAGED
         return self._advance()
+
+    def _charge(self, round: _Round, event: Judged) -> None:
+        """Charge what the writes have really met; those that were not judged cost nothing, and wait again."""
+        unjudged = [ticket for ticket in round.tickets if ticket.intent_id in event.unjudged]
+        round.tickets = tuple(ticket for ticket in round.tickets if ticket.intent_id not in event.unjudged)
+        self._queue.put_back(unjudged)
+        for ticket in unjudged:
+            self._queue.charge(ticket.tenant, -ticket.cost)
+        for ticket in round.tickets:
+            if ticket.intent_id in event.matched:
+                self._queue.charge(ticket.tenant, ROW_COST * event.matched[ticket.intent_id])
 
     def _staged(self, number: int) -> list[Instruction]:
         if (round := self._find(number)) is None:
@@ -203,7 +205,7 @@ class Rounds:
         self._failures = 0
         landed = self._under_way.pop(0)
         for ticket in landed.tickets:
-            self._hold(ticket, -1)
+            self._admission.remove(ticket)
         # A round on top that changes nothing is still confirmed: a successor may have taken over and committed since
         # this object landed.
         return [Release(number), *self._gather(landed), *self._advance()]
@@ -253,7 +255,7 @@ class Rounds:
         self._ended = error
         tickets = [ticket for round in self._under_way for ticket in round.tickets]
         refused: list[Instruction] = [Refuse(ticket.intent_id, error) for ticket in (*tickets, *self._queue)]
-        self._under_way, self._queue, self._held = [], TenantQueue(), {}
+        self._under_way, self._queue, self._admission = [], TenantQueue(), Admission(self._limits)
         return refused
 
     # Steps
@@ -318,7 +320,7 @@ class Rounds:
         instructions: list[Instruction] = [Discard(round.number) for round in reversed(void)]
         for ticket in tickets:
             if ticket.intent_id in refused:
-                self._hold(ticket, -1)
+                self._admission.remove(ticket)
                 instructions.append(Refuse(ticket.intent_id, error))
         left = (replace(t, attempts=t.attempts + 1) for t in tickets if t.intent_id not in refused)
         self._queue.put_back(left)
@@ -330,26 +332,6 @@ class Rounds:
     def _find(self, number: int) -> _Round | None:
         """The round of an event; None if it is void by now."""
         return next((round for round in self._under_way if round.number == number), None)
-
-    # Limits
-
-    def _overload(self, ticket: Ticket) -> str:
-        """Why a write can't be taken now; empty if it can."""
-        intents, size = self._held.get(ticket.tenant, (0, 0))
-        if intents >= self._limits.tenant_intents or size + ticket.size_bytes > self._limits.tenant_bytes:
-            return f"tenant {ticket.tenant!r} has {intents} writes with {size} bytes under way"
-        intents, size = (sum(values) for values in zip(*self._held.values(), strict=True)) if self._held else (0, 0)
-        if intents >= self._limits.waiting_intents or size + ticket.size_bytes > self._limits.waiting_bytes:
-            return f"{intents} writes with {size} bytes are under way"
-        return ""
-
-    def _hold(self, ticket: Ticket, sign: int) -> None:
-        intents, size = self._held.get(ticket.tenant, (0, 0))
-        held = (intents + sign, size + sign * ticket.size_bytes)
-        if held[0]:
-            self._held[ticket.tenant] = held
-        else:
-            self._held.pop(ticket.tenant, None)
 
     def validate(self) -> None:
         """Raise if an invariant does not hold; for tests."""
@@ -363,8 +345,8 @@ class Rounds:
         tickets = [*self._queue, *(ticket for round in self._under_way for ticket in round.tickets)]
         ids = [ticket.intent_id for ticket in tickets]
         assert len(ids) == len(set(ids)), "a write is in one place at a time"
-        assert sum(n for n, _ in self._held.values()) == len(ids), "all that is held is somewhere"
-        assert sum(n for _, n in self._held.values()) == sum(ticket.size_bytes for ticket in tickets), "and its bytes"
+        held = Holding(len(ids), sum(ticket.size_bytes for ticket in tickets))
+        assert self._admission.total == held, "all that is held is somewhere"
         assert not self._under_way or self._under_way[0].phase is not _Phase.STAGED, "nothing keeps the oldest round"
         waits = self._under_way or self._paused or self._is_held or self._gathering or self._reserved or self._ended
         assert waits or not self._queue, "nobody waits for nothing"

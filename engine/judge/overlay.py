@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omniray.engine.base.errors import QueryError
 from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR, State
 from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.judge.room import Room
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import ID, ElementType, Schema
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
@@ -128,6 +130,7 @@ class Overlay:
     def __init__(self, state: State, schema: Schema) -> None:
         self._state, self._schema = state, schema
         self._pending: dict[str, _PendingTable] = {}
+        self.matched = 0  # rows, by all conditions so far
 
     def take(self, tables: Mapping[str, TableWrite], writer: str) -> None:
         """Lay a resolved write over everything so far; `writer` is its commit id."""
@@ -185,14 +188,23 @@ class Overlay:
         rows = pending.located(columns)
         return pa.RecordBatchReader.from_batches(rows.schema, self._scanned(table_key, columns, pending, rows))
 
-    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
+    def select(self, table_key: str, columns: Sequence[str], where: Condition, room: Room) -> pa.Table:
+        try:
+            found = self._selected(table_key, columns, where, room)
+        except QueryError:  # so many were read before it was known that there are more
+            self.matched += room.rows
+            raise
+        self.matched += found.num_rows
+        return found
+
+    def _selected(self, table_key: str, columns: Sequence[str], where: Condition, room: Room) -> pa.Table:
         pending = self._pending.get(table_key)
         if pending is None:
-            return self._state.select(table_key, columns, where)
+            return self._state.select(table_key, columns, where, room)
         found = pending.rows().filter(where.expression).select(columns)
         if self._hides_all(table_key, pending):
             return found
-        pinned = self._state.select(table_key, list(dict.fromkeys((*columns, ID))), where)
+        pinned = self._state.select(table_key, list(dict.fromkeys((*columns, ID))), where, room)
         return _stacked(_left(pinned, pending).select(columns), found)
 
     def _hides_all(self, table_key: str, pending: _PendingTable) -> bool:

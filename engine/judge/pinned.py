@@ -11,6 +11,7 @@ import pyarrow as pa
 from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.keylog import key_columns
 from omniray.engine.judge.relations import Relation, Sets
+from omniray.engine.judge.room import Room
 from omniray.engine.schema.types import ID, SRC, ElementType
 
 ROWADDR = "_rowaddr"
@@ -34,8 +35,8 @@ class State(Protocol):
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         """All rows as a stream, with the same columns."""
 
-    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
-        """The rows that satisfy a condition: `columns` alone."""
+    def select(self, table_key: str, columns: Sequence[str], where: Condition, room: Room) -> pa.Table:
+        """The rows that satisfy a condition: `columns` alone; raises `QueryError` if there is no room for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniray.engine.judge.condition import Condition
+from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.schema.types import ID
 from omniray.engine.tables.cache import TableCache
@@ -73,9 +74,9 @@ class PinnedState:
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         return self.table(table_key).scan(columns, addresses=True)
 
-    def select(self, table_key: str, columns: Sequence[str], where: Condition) -> pa.Table:
-        """The rows that satisfy a condition."""
-        return _read(self.table(table_key), columns, where.expression)
+    def select(self, table_key: str, columns: Sequence[str], where: Condition, room: Room) -> pa.Table:
+        """The rows that satisfy a condition; no more of them are read than there is room for."""
+        return room.read(self.table(table_key).scan(columns, where.expression))
 
 
 def _read(table: Table, columns: Sequence[str], where: pc.Expression, *, addresses: bool = False) -> pa.Table:

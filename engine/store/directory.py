@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from omniray.engine.base.errors import StorageError
@@ -23,6 +23,7 @@ class DirectoryStore:
     """
 
     lance_options: dict[str, str] | None = None
+    shared_options: Mapping[str, str] = {}
     lists_newest_first = False
 
     def __init__(self, root: Path, durability: Durability = Durability.PROCESS) -> None:

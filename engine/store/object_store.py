@@ -7,7 +7,7 @@ accesses its own files itself; this interface serves commit objects, the names o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -51,6 +51,10 @@ class ObjectStore(Protocol):
 
     @property
     def lance_options(self) -> dict[str, str] | None: ...
+
+    @property
+    def shared_options(self) -> Mapping[str, str]:
+        """The options for other processes that open it; credentials that were not given are theirs to find."""
 
     @property
     def lists_newest_first(self) -> bool:

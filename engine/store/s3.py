@@ -19,7 +19,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurati
 from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.store.object_store import Answer, StoredFile
 from omniray.engine.store.s3_errors import PRECONDITION_FAILED, advice, code_of, is_clear_refusal, status_of
-from omniray.engine.store.s3_options import check_credentials, needs_chain, resolve_options
+from omniray.engine.store.s3_options import check_credentials, needs_chain, resolve_options, shared_options
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -62,12 +62,18 @@ class S3Store:
     local_root = None
 
     def __init__(
-        self, bucket: str, prefix: str, options: dict[str, str], credentials: CredentialChain | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        options: dict[str, str],
+        shared_options: Mapping[str, str],
+        credentials: CredentialChain | None = None,
     ) -> None:
         self.bucket = bucket
         self.prefix = prefix
         self.uri = f"s3://{bucket}/{prefix}"
         self.lance_options: dict[str, str] | None = options
+        self.shared_options = shared_options
         self._opened = _open_client(bucket, options, credentials)
         _Runtime.started = True
 
@@ -91,7 +97,7 @@ class S3Store:
 
             credentials = CredentialChain()
             options = resolve_options(storage_options, os.environ, credentials.options)
-        return cls(parts.netloc, prefix, options, credentials)
+        return cls(parts.netloc, prefix, options, shared_options(storage_options, options), credentials)
 
     def lance_path(self, path: str) -> str:
         return self._key(path)

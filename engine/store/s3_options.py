@@ -68,6 +68,12 @@ def resolve_options(
     return options
 
 
+def shared_options(given: Mapping[str, str], resolved: Mapping[str, str]) -> dict[str, str]:
+    """The resolved options for other processes, with the credentials that were given and none from the environment."""
+    named = {_ALIASES.get(name.lower(), name.lower()) for name in given}
+    return {name: value for name, value in resolved.items() if name in named or name not in _CREDENTIALS}
+
+
 def check_credentials(options: Mapping[str, str], environment: Mapping[str, str]) -> None:
     """Refuse half a key, or a key beside a foreign token: Lance would complete them with other credentials."""
     has_key, has_secret = ("aws_access_key_id" in options, "aws_secret_access_key" in options)

@@ -7,7 +7,9 @@ text. A mutation can be run again on a newer state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -22,8 +24,9 @@ from omniray.engine.judge.constraints import judge
 from omniray.engine.judge.keylog import KeyLog
 from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.judge.room import BYTES_MAX, ROWS_MAX, Room
 from omniray.engine.judge.verdict import Verdict
-from omniray.engine.query.check import bind
+from omniray.engine.query.check import bind, check_query
 from omniray.engine.query.parser import parse_queries
 from omniray.engine.query.payload import mutation_hash
 from omniray.engine.query.statements import (
@@ -32,7 +35,9 @@ from omniray.engine.query.statements import (
     BoundPredicate,
     BoundQuery,
     BoundUpdate,
+    Delete,
     Query,
+    Statement,
     Value,
 )
 from omniray.engine.rows.mode import Mode
@@ -42,10 +47,14 @@ from omniray.engine.schema.types import DST, ID, SRC, ElementType, NodeType, Sch
 from omniray.engine.writes.terms import WriteTerms
 
 STATEMENTS_MAX = 1_000
-SET_BYTES_MAX = 256 << 20
-"""What the values that one mutation sets may take; one that an update sets counts once for each row that it meets."""
+MATCHED_ROWS_MAX = ROWS_MAX
+"""How many rows the statements of one mutation may match together, the edges that go with deleted nodes included."""
+
+MATCHED_BYTES_MAX = BYTES_MAX
+"""What the matched rows and the values that are set may take; a value counts once for each row that gets it."""
 
 _SCALAR_BYTES = 8
+_CACHED_CHARS_MAX = 16 << 10
 
 
 class MutationIntent:
@@ -83,12 +92,7 @@ class MutationIntent:
         now: datetime,
     ) -> MutationIntent:
         """Parse, check and bind; every fault of a query is found here, before any I/O."""
-        query = _choose(_parsed(text), name)
-        if len(query.statements) > STATEMENTS_MAX:
-            raise QueryError(
-                f"query {query.name} has {len(query.statements)} statements: at most {STATEMENTS_MAX} are taken; split "
-                "it, or load the rows"
-            )
+        query = _chosen(text, name)
         bound = bind(query, params, schema, now)
         payload_hash = "" if terms.txn_id is None else mutation_hash(text, query, params)
         return cls(bound, schema, terms, payload_hash)
@@ -100,13 +104,14 @@ class MutationIntent:
     def resolve(self, state: State) -> Resolution:
         work = _Deletion(self._schema, state) if self._query.destructive else _Construction(state)
         for number, statement in enumerate(self._query.statements):
-            match statement:
-                case BoundInsert():
-                    work.insert(statement, number + 1, self._minted.get(number))
-                case BoundUpdate():
-                    work.update(statement, number + 1)
-                case BoundDelete():
-                    work.delete(statement)
+            with _naming(number + 1):
+                match statement:
+                    case BoundInsert():
+                        work.insert(statement, number + 1, self._minted.get(number))
+                    case BoundUpdate():
+                        work.update(statement, number + 1)
+                    case BoundDelete():
+                        work.delete(statement)
         with KeyLog(self._schema) as log:
             work.log(log)
             verdict = judge(log, self._schema, state)
@@ -119,13 +124,12 @@ class _Construction:
     """The pending rows of a query that inserts and updates, by table, only the last one of each id."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        self._state, self._allowance = state, _Allowance()
         self._pending: dict[str, tuple[ElementType, pa.Table]] = {}
-        self._bytes = 0
         self.read: set[str] = set()
 
     def insert(self, statement: BoundInsert, number: int, minted: str | None) -> None:
-        self._take_room(sum(map(_size_of, statement.values.values())), number)
+        self._allowance.take(0, sum(map(_size_of, statement.values.values())))
         values = {**statement.values, ID: minted} if minted is not None else statement.values
         self._put(raw_from_dicts(statement.type, [values]), number)
 
@@ -135,7 +139,7 @@ class _Construction:
         rows = self.scan_with_pending(type, statement.predicate)
         if rows.num_rows == 0:
             return
-        self._take_room(rows.num_rows * sum(map(_size_of, statement.values.values())), number)
+        self._allowance.take(0, rows.num_rows * sum(map(_size_of, statement.values.values())))
         columns = {name: rows[name].combine_chunks() for name in type.arrow.names}
         for name, value in statement.values.items():
             columns[name] = pa.repeat(pa.scalar(value, type.arrow.field(name).type), rows.num_rows)
@@ -147,22 +151,14 @@ class _Construction:
     def scan_with_pending(self, type: ElementType, predicate: BoundPredicate) -> pa.Table:
         """The committed and pending rows that satisfy the predicate; a pending row hides the committed one."""
         where = _condition(type, predicate)
-        committed = _scan(self._state, type, type.arrow.names, where)
+        committed = self._allowance.select(self._state, type, type.arrow.names, where)
         pending = self._pending.get(type.table_key)
         if pending is None:
             return committed
         hidden = pc.is_in(committed[ID], value_set=pending[1][ID].combine_chunks())
-        return pa.concat_tables([committed.filter(pc.invert(hidden)), pending[1].filter(where.expression)])
-
-    def _take_room(self, size: int, number: int) -> None:
-        """Refuse a statement whose values are too large for the rows that it meets, before they are made."""
-        self._bytes += size
-        if self._bytes > SET_BYTES_MAX:
-            raise QueryError(
-                f"statement {number} would bring the values that this mutation sets to {self._bytes} bytes: at most "
-                f"{SET_BYTES_MAX} are taken; narrow its 'where', split the query, or load the rows",
-                statement=number,
-            )
+        found = pending[1].filter(where.expression)
+        self._allowance.take(found.num_rows, found.nbytes)
+        return pa.concat_tables([committed.filter(pc.invert(hidden)), found])
 
     def _put(self, raw: RawBatch, number: int) -> None:
         batch, rejections = conform(raw)
@@ -190,7 +186,7 @@ class _Deletion:
     """The ids that a query deletes, by table, cascades included."""
 
     def __init__(self, schema: Schema, state: State) -> None:
-        self._schema, self._state = schema, state
+        self._schema, self._state, self._allowance = schema, state, _Allowance()
         self._doomed: dict[str, tuple[ElementType, pa.Array]] = {}
         self.read: set[str] = set()
 
@@ -206,7 +202,7 @@ class _Deletion:
 
     def _doom(self, type: ElementType, where: Condition) -> pa.Array:
         self.read.add(type.table_key)
-        found = _scan(self._state, type, [ID], where)[ID].combine_chunks()
+        found = self._allowance.select(self._state, type, [ID], where)[ID].combine_chunks()
         if len(found):
             before = self._doomed.get(type.table_key, (type, found))[1]
             self._doomed[type.table_key] = (type, pa.concat_arrays([before, found]).unique())
@@ -230,10 +226,80 @@ class _Deletion:
         }
 
 
-@lru_cache(maxsize=256)
+class _Allowance:
+    """What is left of what one mutation may match and set."""
+
+    def __init__(self) -> None:
+        self._left = Room(MATCHED_ROWS_MAX, MATCHED_BYTES_MAX)
+
+    def take(self, rows: int, size_bytes: int) -> None:
+        """Take room before something is made, or refuse it."""
+        self._left = self._left.after(rows, size_bytes)
+
+    def select(self, state: State, type: ElementType, columns: list[str], where: Condition) -> pa.Table:
+        """The rows of a state that satisfy a condition, as far as there is room for them."""
+        if state.count(type.table_key) == 0:
+            return pa.schema([type.arrow.field(name) for name in columns]).empty_table()
+        found = state.select(type.table_key, columns, where, self._left)
+        self.take(found.num_rows, found.nbytes)
+        return found
+
+
+@contextlib.contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """Name the statement for which there was no room."""
+    try:
+        yield
+    except QueryError as error:
+        raise QueryError(
+            f"statement {number}: {error.message}; one mutation may match {MATCHED_ROWS_MAX} rows, and take "
+            f"{MATCHED_BYTES_MAX} bytes for them and for the values that it sets: narrow its 'where', split the query, "
+            "or load the rows",
+            statement=number,
+        ) from error
+
+
 def _parsed(text: str) -> tuple[Query, ...]:
+    return _parsed_once(text) if len(text) <= _CACHED_CHARS_MAX else parse_queries(text)
+
+
+@lru_cache(maxsize=256)
+def _parsed_once(text: str) -> tuple[Query, ...]:
     """Cached, since callers run the same few texts with other parameters."""
     return parse_queries(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is known of a mutation by its text: how many statements it has, and the tables that it may write to."""
+
+    statements: int
+    tables: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str, name: str | None, schema: Schema) -> Scope:
+        """Parse a text; raises why it is none that fits the schema, as `MutationIntent.of` does."""
+        query = _chosen(text, name)
+        check_query(query, schema)
+        tables = (_tables_of(statement, schema) for statement in query.statements)
+        return cls(len(query.statements), frozenset().union(*tables))
+
+
+def _tables_of(statement: Statement, schema: Schema) -> set[str]:
+    """The statement's own table; of deleted nodes those of the edges that go with them, too."""
+    type = schema.type(statement.type_name)
+    at = schema.edges_at(type.name) if isinstance(statement, Delete) and isinstance(type, NodeType) else ()
+    return {type.table_key, *(edge.table_key for edge in at)}
+
+
+def _chosen(text: str, name: str | None) -> Query:
+    query = _choose(_parsed(text), name)
+    if len(query.statements) > STATEMENTS_MAX:
+        raise QueryError(
+            f"query {query.name} has {len(query.statements)} statements: at most {STATEMENTS_MAX} are taken; split "
+            "it, or load the rows"
+        )
+    return query
 
 
 def _choose(queries: tuple[Query, ...], name: str | None) -> Query:
@@ -266,9 +332,3 @@ def _keyed(type: ElementType) -> bool:
 def _condition(type: ElementType, predicate: BoundPredicate) -> Condition:
     kind = type.arrow.field(predicate.column).type
     return Condition(predicate.column, predicate.op, pa.array([predicate.value], kind))
-
-
-def _scan(state: State, type: ElementType, columns: list[str], where: Condition) -> pa.Table:
-    if state.count(type.table_key) == 0:
-        return pa.schema([type.arrow.field(name) for name in columns]).empty_table()
-    return state.select(type.table_key, columns, where)

@@ -28,7 +28,7 @@ from omniray.engine.rows.mode import Mode
 from omniray.engine.rows.records import as_error
 from omniray.engine.schema.types import DST, ID, SRC, EdgeType, Schema
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
-from omniray.engine.writes.mutate import MutationIntent
+from omniray.engine.writes.mutate import MutationIntent, Scope
 from omniray.engine.writes.options import LoadOptions, OnError
 from omniray.engine.writes.row_sink import INLINE_ROWS_MAX, edited
 from omniray.engine.writes.terms import WriteTerms
@@ -128,7 +128,10 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class MutationRequest:
-    """A query with its parameters; `now` is the client's time."""
+    """A query with its parameters; `now` is the client's time.
+
+    Its receiver parses it before it is queued (`scoped`): until then it counts as one row, and may touch any table.
+    """
 
     header: Header
     text: str
@@ -138,7 +141,12 @@ class MutationRequest:
     size_bytes: int = _MUTATION_BYTES  # as it arrived, parameters included
     rows: int = 1
     alone: bool = False
-    touched: None = None
+    touched: frozenset[str] | None = None
+
+    def scoped(self, schema: Schema) -> MutationRequest:
+        """The request with what its text says: a row for each statement, and its tables; raises if it does not fit."""
+        scope = Scope.of(self.text, self.name, schema)
+        return replace(self, rows=scope.statements, touched=scope.tables)
 
     def ids_asked(self, schema: Schema) -> Iterator[tuple[str, pa.Array]]:
         yield from ()

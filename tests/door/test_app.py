@@ -14,7 +14,7 @@ import pytest
 from omniray.coordinator.door import app as app_module
 from omniray.coordinator.door import messages
 from omniray.coordinator.door.answers import encode_reply
-from omniray.coordinator.door.app import BODIES_BYTES_MAX, DoorApp, Reply
+from omniray.coordinator.door.app import BODIES_BYTES_MAX, RESERVED_BYTES, SMALL_BYTES, DoorApp, Reply
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS
 from omniray.coordinator.door.messages import BYTES_MAX
 from tests.door.houses import LANDED, LINE, TIMEOUT_S, Door, FakeHouse, head, opened
@@ -187,6 +187,23 @@ def test_where_there_is_no_room_a_request_is_to_come_again_and_its_body_is_not_r
     assert room.left == 6
     assert door.ask(WRITE, b"a write"[:6]).status == 200
     assert room.left == 6, "what was taken is given back"
+
+
+def test_large_requests_leave_room_for_small_ones(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault: two clients announce the largest request that is taken, and send nothing."""
+    reading, body = threading.Event(), app_module._body
+
+    async def watched(receive: Any, size: int) -> bytes:
+        reading.set()
+        return await body(receive, size)
+
+    monkeypatch.setattr(app_module, "_body", watched)
+    large = {**door.headers(), "Content-Length": str(BYTES_MAX)}
+    with door.speak(head("POST", WRITE, large)):
+        assert reading.wait(TIMEOUT_S)
+        assert kind(door.ask(WRITE, Content_Length=str(BYTES_MAX)).body) == "overloaded"
+        assert door.ask(WRITE, b"x" * SMALL_BYTES).status == 200
+        assert kind(door.ask(WRITE, Content_Length=str(SMALL_BYTES + RESERVED_BYTES)).body) == "overloaded"
 
 
 def test_room_is_taken_before_a_byte_of_the_body_is_there_and_given_back_after_the_answer(door: Door) -> None:

@@ -15,10 +15,15 @@ import pytest
 import omniray
 from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
+from omniray.coordinator.actors.call_threads import OF_A_KIND
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
 from omniray.coordinator.door import record as record_module
 from omniray.coordinator.door.calls import CALLS, Call
+from omniray.coordinator.door.requests import RequestDecoder
+from omniray.coordinator.rounds.events import Event, Instruction, Submitted
+from omniray.coordinator.rounds.fairness import Ticket
+from omniray.coordinator.rounds.machine import Rounds
 from omniray.engine.base.errors import (
     Fenced,
     InputError,
@@ -45,6 +50,7 @@ from omniray.engine.recovery.drift import Drift, TableClass
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.object_store import ObjectStore
+from omniray.engine.writes.write_requests import MutationRequest
 from tests.coordination import TIMEOUT_S
 from tests.graphs import INSERT, PERSON, create_store, parts_of
 from tests.housing import Housed, housed
@@ -99,6 +105,31 @@ def test_a_large_write_is_read_beside_the_others(store: ObjectStore, coordinator
     names = [f"{number:06}{'x' * 100}" for number in range(5_000)]
     with connected(store) as client:
         assert client.load([{"name": name} for name in names], type="Person").affected_nodes == len(names)
+
+
+@pytest.mark.parametrize(("statements", "is_beside"), [(1, False), (200, True)])
+def test_a_mutation_is_queued_with_what_its_text_says_and_a_long_text_is_read_beside_the_others(
+    store: ObjectStore, coordinator: Housed, monkeypatch: pytest.MonkeyPatch, statements: int, is_beside: bool
+) -> None:
+    tickets: list[Ticket] = []
+    readers: list[str] = []
+    handle, scoped = Rounds.handle, RequestDecoder.scoped
+
+    def handled(rounds: Rounds, event: Event) -> list[Instruction]:
+        tickets.extend([event.ticket] if isinstance(event, Submitted) else [])
+        return handle(rounds, event)
+
+    def read(decoder: RequestDecoder, request: MutationRequest) -> MutationRequest:
+        readers.append(threading.current_thread().name)
+        return scoped(decoder, request)
+
+    monkeypatch.setattr(Rounds, "handle", handled)
+    monkeypatch.setattr(RequestDecoder, "scoped", read)
+    inserts = " ".join(f'insert Person {{ name: "n{n}" }}' for n in range(statements))
+    with connected(store) as client:
+        assert client.mutate(f"query q() {{ {inserts} }}").affected_nodes == statements
+    assert [(ticket.rows, ticket.tables) for ticket in tickets] == [(statements, frozenset({PERSON}))]
+    assert [name != "omniray-door" for name in readers] == [is_beside]
 
 
 def test_what_can_not_be_read_is_refused_alone(store: ObjectStore, coordinator: Housed) -> None:
@@ -266,7 +297,10 @@ def test_a_repair_shows_what_there_is(store: ObjectStore, coordinator: Housed) -
             client.repair(adopt=True, discard=True)
 
 
-def test_calls_that_wait_keep_no_client_from_finding_the_coordinator(store: ObjectStore, coordinator: Housed) -> None:
+def test_calls_that_wait_keep_no_client_from_writing_and_no_call_of_another_kind_waiting(
+    store: ObjectStore, coordinator: Housed
+) -> None:
+    """Fault: more flushes wait than there are threads. Large writes and long texts are read on threads, too."""
     free = threading.Event()
     waiting = threading.Semaphore(0)
 
@@ -276,14 +310,19 @@ def test_calls_that_wait_keep_no_client_from_finding_the_coordinator(store: Obje
 
     coordinator.reconciler.wait = wait
     with connected(store) as client:
-        flushing = [threading.Thread(target=client.flush) for _ in range(line_service.CALLS_AT_ONCE + 1)]
+        flushing = [threading.Thread(target=client.flush) for _ in range(OF_A_KIND + 1)]
         for thread in flushing:
             thread.start()
-        for _ in range(line_service.CALLS_AT_ONCE):
+        for _ in range(OF_A_KIND):
             assert waiting.acquire(timeout=TIMEOUT_S)
         try:
-            with connected(store) as another:
+            with connected(store, timeout_s=TIMEOUT_S) as another:
                 add(another, "ann")
+                another.load([{"name": f"{number:06}{'x' * 100}"} for number in range(5_000)], type="Person")
+                another.mutate("query q() { " + 'insert City { name: "Bonn" } ' * 200 + "}")
+                assert another.outcome(new_ulid()).committed is False
+                assert another.recover()
+                assert another.status().waiting == 0
         finally:
             free.set()
             for thread in flushing:

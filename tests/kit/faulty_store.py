@@ -7,7 +7,7 @@ what a killed process could not. What Lance writes by itself is only staged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -95,6 +95,10 @@ class FaultyStore:
     @property
     def lance_options(self) -> dict[str, str] | None:
         return self.inner.lance_options
+
+    @property
+    def shared_options(self) -> Mapping[str, str]:
+        return self.inner.shared_options
 
     @property
     def lists_newest_first(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.fairness import RoundLimits
-from omniray.coordinator.rounds.machine import Limits
 from tests.model.round_life import Life
 from tests.model.round_terms import FINAL, KEYS, ROWS_MAX, TABLES, Told, Write
 

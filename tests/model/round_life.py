@@ -37,10 +37,9 @@ from omniray.engine.line.line_end import UNCLEAR_TIMEOUT_S, Tip
 from omniray.engine.line.sidecar import Sidecars
 from omniray.engine.writes.write_requests import Request
 from tests.model.round_queues import ProcessQueues, QueueOwners
-from tests.model.round_requests import BYTES_PER_ROW
 from tests.model.round_storage import ProcessStore
 from tests.model.round_tasks import TaskExecutor
-from tests.model.round_terms import BRANCH, COST_MAX, SCHEMA, Told, Violation, Write
+from tests.model.round_terms import BRANCH, BYTES_PER_ROW, COST_MAX, SCHEMA, Told, Violation, Write
 
 if TYPE_CHECKING:
     from tests.model.round_world import World
@@ -77,6 +76,7 @@ class Life:
         self.world, self.name = world, name
         self.is_alive, self.is_ready, self.has_ended = True, False, False
         self.has_favoured = False  # a write that tables stood still for went first: from then on the order is its own
+        self.has_charged = False  # for more than was known when a write was taken: from then on shares differ for that
         self.waiting: dict[str, Waiting] = {}
         self.leads: Counter[tuple[str, str]] = Counter()  # by two tenants: by how much the first was served more
         self._arrivals = itertools.count()
@@ -209,6 +209,9 @@ class Life:
             raise Violation(f"{event} is about a round that is no more, and {instructions} come of it")
         if isinstance(event, r.Failed) and any(isinstance(one, r.Refuse) for one in instructions):
             self._check_refusals(event, self.publisher._under_way[event.round_no], instructions)
+        if isinstance(event, r.Judged):
+            self.has_charged = self.has_charged or bool(event.matched)
+            self.world.tally["unjudged"] += len(event.unjudged)
         self.publisher._rounds.validate()
         return instructions
 
@@ -265,6 +268,8 @@ class Life:
             size = sum(one.size_bytes for one in among) + waiting.size_bytes
             if len(among) >= count_max or size > size_max:
                 return
+            if of_tenant and (2 * len(among) >= count_max or 2 * size > size_max):
+                return  # only a newcomer may be sure of its place while room is scarce
         raise Violation(f"{waiting.write.write_id} was not taken, and there was room")
 
     def _check_turns(self, tickets: tuple[Ticket, ...]) -> None:
@@ -287,7 +292,9 @@ class Life:
         self._check_shares(tickets, {one.write.tenant for one in left})
 
     def _check_shares(self, tickets: tuple[Ticket, ...], backlogged: set[str]) -> None:
-        if self.has_favoured or any(ticket.alone for ticket in tickets):  # a round of one's own is a turn
+        if (
+            self.has_favoured or self.has_charged or any(ticket.alone for ticket in tickets)
+        ):  # a round of one's own is a turn
             backlogged = set()
         costs = Counter[str]()
         for ticket in tickets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from omniray.engine.base.errors import StorageError
@@ -70,6 +70,7 @@ class ProcessStore:
 
     uri = "memory"
     lance_options = None
+    shared_options: Mapping[str, str] = {}
     local_root = None
 
     def __init__(self, storage: Storage, tasks: Tasks, watcher: Watcher, rng: random.Random, name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from omniray.coordinator.rounds.fairness import ROW_COST, WRITE_COST
+from omniray.coordinator.rounds.fairness import BYTES_OF_A_COST, ROW_COST, WRITE_COST
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_object import Pin, SchemaRef, before_first, follow
 from omniray.engine.schema.parser import parse_schema
@@ -16,7 +16,8 @@ SCHEMA = parse_schema("node A { name: String @key by: String } node B { name: St
 TABLES = tuple(SCHEMA.by_table_key)
 KEYS = ("a", "b")
 ROWS_MAX = 900
-COST_MAX = WRITE_COST + ROW_COST * ROWS_MAX
+BYTES_PER_ROW = 10
+COST_MAX = WRITE_COST + ROW_COST * ROWS_MAX + BYTES_PER_ROW * ROWS_MAX // BYTES_OF_A_COST
 BRANCH = BranchId(MAIN, "01M00000000000000000000000")
 SCHEMA_HASH = "hash"
 

@@ -37,6 +37,7 @@ from omniray.engine.commit.table_change import Adopt, Create, Restore, TableChan
 from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.keylog import KeyLog, PackedKeys
 from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.line.sidecar import SidecarTable
 from omniray.engine.rows.mode import Mode
@@ -76,7 +77,7 @@ QUESTIONS = [
     Existing(TYPE, IDS),
     Matching(TYPE, "age", pa.array([1, 2], pa.int32()), (ID, "name")),
     Scan(TYPE, (ID,)),
-    Select(TYPE, (ID, "name"), Condition("name", "<=", pa.array(["x"]))),
+    Select(TYPE, (ID, "name"), Condition("name", "<=", pa.array(["x"])), Room()),
 ]
 CHANGES: list[TableChange] = [
     TableWrite(Mode.MERGE, ROWS, LOCATED),
@@ -136,7 +137,7 @@ def _read_through(value: Any) -> None:
                 _read_through(one)
         case TableStage(_, TableWrite(_, rows, replaced)):
             _read_through([rows, replaced])
-        case Existing(_, values) | Matching(_, _, values, _) | Select(_, _, Condition(_, _, values)):
+        case Existing(_, values) | Matching(_, _, values, _) | Select(_, _, Condition(_, _, values), _):
             _read_through(values)
         case Part(tables=tables, keys=PackedKeys(_, logged)):
             _read_through([*tables.values(), *(keys for _, keys in logged.values())])

@@ -18,6 +18,7 @@ import pytest
 from omniray.coordinator.actors import steps
 from omniray.coordinator.actors.steps import Round, RoundSteps
 from omniray.coordinator.rounds import machine as rounds
+from omniray.coordinator.rounds.admission import Admission
 from omniray.coordinator.rounds.events import Landed
 from omniray.coordinator.rounds.fairness import TenantQueue, Ticket
 from omniray.coordinator.rounds.machine import (
@@ -74,6 +75,7 @@ def test_the_schedules_are_not_idle() -> None:
     troubles = ("crashes", "zombies", "puts of zombies", "lost answers", "rounds on top of another", "gatherings")
     assert min(tally[trouble] for trouble in troubles) > 20, tally
     assert tally["repeated"] > 0, tally
+    assert tally["unjudged"] > 10, tally
     assert min(tally[event] for event in ("Failed", "Overtaken", "Ended", "Abandoned", "Resumed")) > 25, tally
 
 
@@ -87,7 +89,7 @@ def test_a_seed_tells_the_same_story_again(seed: int) -> None:
 _ADVANCE, _LANDED, _VOID_FROM, _FAILED, _END = (
     Rounds._advance, Rounds._landed, Rounds._void_from, Rounds._failed, Rounds._end,
 )  # fmt: skip
-_TAKE, _HOLD, _ABANDONED = TenantQueue.take, Rounds._hold, Rounds._abandoned
+_TAKE, _ABANDONED = TenantQueue.take, Rounds._abandoned
 _STEPS, _COMMIT, _DRIFTED, _FATE = RoundSteps.__init__, RoundSteps.commit, steps._drift, line_end.fate
 
 
@@ -153,10 +155,6 @@ def _tell_only_those_who_wait(self: Rounds, error: OmnirayError) -> list[Instruc
 def _say_nothing(self: Rounds, intent_id: str) -> list[Instruction]:
     _ABANDONED(self, intent_id)
     return []
-
-
-def _never_let_go(self: Rounds, ticket: Ticket, sign: int) -> None:
-    _HOLD(self, ticket, max(sign, 0))
 
 
 def _put_behind(self: TenantQueue, tickets: Iterable[Ticket]) -> None:
@@ -248,8 +246,8 @@ TWINS = {
     "an end forgets those who wait": (Rounds, "_end", _tell_only_those_under_way),
     "an end forgets those under way": (Rounds, "_end", _tell_only_those_who_wait),
     "who is given up is not answered": (Rounds, "_abandoned", _say_nothing),
-    "what is through still counts as held": (Rounds, "_hold", _never_let_go),
-    "everything is taken": (Rounds, "_overload", lambda self, ticket: ""),
+    "what is through still counts as held": (Admission, "remove", lambda self, ticket: None),
+    "everything is taken": (Admission, "refusal", lambda self, ticket: ""),
     "what comes back waits behind the others": (TenantQueue, "put_back", _put_behind),
     "credit is not carried over": (TenantQueue, "take", _forget_credit),
     "a tenant stays in front": (TenantQueue, "take", _stay_in_front),

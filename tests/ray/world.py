@@ -21,7 +21,7 @@ from omniray.coordinator.actors import cluster, incarnations
 from omniray.coordinator.actors.cluster import LOOPBACK, NAMESPACE, Place, ray
 from omniray.coordinator.actors.hosting import Hosted, host
 from omniray.coordinator.client.client import connect_to_serving
-from omniray.coordinator.rounds.machine import Limits
+from omniray.coordinator.rounds.admission import Limits
 from omniray.engine.base import failpoints
 from omniray.engine.base.failpoints import Action, Point
 from omniray.engine.line.branch_id import BranchId

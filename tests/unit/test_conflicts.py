@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from omniray.coordinator.rounds.conflicts import JudgedRound, WriteAnswer, judge_round
+from omniray.coordinator.rounds.fairness import RoundLimits
 from omniray.engine.base.errors import (
     ConstraintViolation,
     ExpectedVersionMismatch,
@@ -17,6 +18,7 @@ from omniray.engine.base.errors import (
     Moved,
     NotFound,
     OmnirayError,
+    QueryError,
     StorageError,
     TableDrift,
 )
@@ -25,6 +27,7 @@ from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.schema.types import DST, ID, SRC
 from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
+from omniray.engine.writes import mutate as mutate_module
 from omniray.engine.writes.write_requests import PreparedRequest, Request
 from tests.coordination import Held, Sender
 
@@ -67,6 +70,10 @@ def mutate(text: str, **params: Any) -> Request:
 
 def judged(*requests: Request, state: Held = STATE) -> JudgedRound:
     return judge_round(requests, state, _SCHEMA)
+
+
+def judged_within(limits: RoundLimits, *requests: Request) -> JudgedRound:
+    return judge_round(requests, STATE, _SCHEMA, limits)
 
 
 def landed(round: JudgedRound) -> list[str]:
@@ -350,3 +357,32 @@ def test_the_same_writes_on_the_same_state_are_judged_the_same_again() -> None:
     assert landed(first) == landed(second)
     assert first.answers.keys() == second.answers.keys()
     assert rows(first) == rows(second) == {"eve": 9, "fay": 9}
+
+
+# What they cost
+
+
+def test_it_is_told_how_many_rows_the_conditions_of_a_write_have_met_whatever_comes_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mutate_module, "MATCHED_ROWS_MAX", 1)
+    two = mutate("query q() { update Person set { age: 3 } where age >= 1 }")
+    one, none = mutate(AGE, old=1, new=-1), mutate(AGE, old=99, new=1)
+    round = judged(load("eve"), two, one, none)
+    assert isinstance(refusal(round, two), QueryError)
+    assert round.matched == {two.header.commit_id: 1, one.header.commit_id: 1}
+
+
+@pytest.mark.parametrize(
+    "limits", [RoundLimits(rows=3), RoundLimits(size_bytes=40)], ids=["rows that it met", "bytes that it made"]
+)
+def test_what_comes_after_a_mutation_that_fills_the_round_is_left_unjudged(limits: RoundLimits) -> None:
+    """Fault: many small mutations that meet many rows each. Oracle: what a round holds."""
+    first = [load("eve"), mutate("query q() { update Person set { age: 3 } where age >= 0 }")]
+    later = [load("fay"), mutate(AGE, old=3, new=4), load("gil")]
+    round = judged_within(limits, *first, *later)
+    assert landed(round) == ids_of(*first)
+    assert round.unjudged == frozenset(ids_of(*later))
+    assert rows(round) == {"eve": 3, "ann": 3, "bob": 3}
+    assert not round.answers
+    assert judged_within(limits, *first[1:]).unjudged == frozenset(), "the first one is always judged"

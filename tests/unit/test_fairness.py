@@ -128,3 +128,50 @@ def test_a_write_that_is_blocked_lets_others_pass_and_keeps_its_place() -> None:
     assert queue.take(ROOMY, lambda ticket: True) == []
     queue.push(_ticket("a2"))
     assert _ids(queue.take(ROOMY)) == ["a0", "a2"]
+
+
+# What writes weigh, before they are judged and after
+
+
+def test_bytes_weigh_too() -> None:
+    assert _ticket("a0", size_bytes=4 << 20).cost > 4 * QUANTUM
+    queue = _queue(*_many("a", 40, cost=20, size_bytes=1 << 20), *_many("b", 4_000, cost=20))
+    served = _served(queue, RoundLimits(intents=100), rounds=20)
+    assert abs(served["a"] - served["b"]) <= 2 * (QUANTUM + (1 << 10) + 20), served
+
+
+def test_a_tenant_whose_writes_met_many_rows_lets_others_go_first_until_it_is_even() -> None:
+    queue = _queue(*_many("a", 500, cost=100), *_many("b", 500, cost=100))
+    queue.charge("a", 10 * QUANTUM)
+    served = _served(queue, RoundLimits(intents=20), rounds=10)
+    assert 8 * QUANTUM <= served["b"] - served["a"] <= 12 * QUANTUM, served
+
+
+def test_a_debt_stays_while_its_tenant_has_nothing_waiting_and_each_round_pays_as_much_as_a_turn() -> None:
+    """Else a tenant that waits for each of its answers would never pay."""
+    queue = _queue(_ticket("a0"))
+    queue.take(ROOMY)
+    queue.charge("a", 10 * QUANTUM)
+    for n in range(4):
+        queue.push(_ticket(f"c{n}"))
+        queue.take(ROOMY)
+    for ticket in (*_many("a", 500, cost=100), *_many("b", 500, cost=100)):
+        queue.push(ticket)
+    served = _served(queue, RoundLimits(intents=20), rounds=10)
+    assert 4 * QUANTUM <= served["b"] - served["a"] <= 8 * QUANTUM, served
+
+
+def test_a_debt_keeps_nobody_waiting_where_there_is_room() -> None:
+    queue = _queue(_ticket("a0"), _ticket("b0"))
+    queue.charge("a", 1_000 * QUANTUM)
+    assert sorted(_ids(queue.take(ROOMY))) == ["a0", "b0"]
+
+
+def test_what_is_paid_off_is_forgotten() -> None:
+    """Else names that come once would be remembered for ever."""
+    queue = _queue()
+    for n in range(1_000):
+        queue.charge(f"tenant{n}", 3 * QUANTUM)
+    for _ in range(3):
+        queue.take(ROOMY)
+    assert queue._credit == {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import omniray
@@ -21,7 +22,10 @@ from omniray import (
 )
 from omniray.engine.base.errors import PayloadMismatch, QueryError
 from omniray.engine.base.principal import Author
-from omniray.engine.writes.mutate import STATEMENTS_MAX, MutationIntent
+from omniray.engine.tables import table
+from omniray.engine.tables.table import Table
+from omniray.engine.writes import mutate
+from omniray.engine.writes.mutate import STATEMENTS_MAX, MutationIntent, Scope
 from omniray.engine.writes.terms import WriteTerms
 
 SCHEMA = """
@@ -211,7 +215,83 @@ def test_a_large_value_for_many_rows_is_refused_before_the_rows_are_made(graph: 
     assert graph.mutate(query, {"text": "x" * (1 << 10)}).affected_nodes == 200
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "update Person set { age: 9 } where age > 0",
+        "update Person set { age: 9 } where age = 1 update Person set { age: 8 } where age >= 2",
+        "update Person set { age: 9 } where age <= 2 update Person set { age: 8 } where age = 9",
+        "delete Person where age > 0",
+        'delete Person where name = "c"',
+        'delete Knows where from = "a" delete Person where age >= 3',
+    ],
+)
+def test_a_mutation_that_matches_too_many_rows_is_refused(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """All of its statements count, rows that an earlier one changed, and edges that go with deleted nodes."""
+    monkeypatch.setattr(mutate, "MATCHED_ROWS_MAX", 2)
+    before = graph.snapshot().versions
+    with pytest.raises(QueryError, match=r"^statement \d: more than \d rows are matched; .* narrow its 'where'"):
+        graph.mutate(f"query q() {{ {query} }}")
+    assert graph.snapshot().versions == before
+    monkeypatch.setattr(mutate, "MATCHED_ROWS_MAX", 10)
+    assert graph.mutate(f"query q() {{ {query} }}").affected_nodes
+
+
+def test_of_rows_that_are_too_many_no_more_are_read_than_there_is_room_for(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: an update meets rows of a gigabyte. Oracle: how much of them is read until it is refused."""
+    monkeypatch.setattr(mutate, "MATCHED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(table, "SCANNED_BYTES_MAX", 1 << 18)
+    graph.load([{"text": "x" * (1 << 18)} for _ in range(40)], type="Note")
+    read: list[int] = []
+    guarded = Table._guarded
+
+    def counted(self: Table, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        for batch in guarded(self, reader):
+            read.append(batch.nbytes)
+            yield batch
+
+    monkeypatch.setattr(Table, "_guarded", counted)
+    with pytest.raises(QueryError, match=r"take more than \d+ bytes; .* narrow its 'where'"):
+        graph.mutate('query q() { update Note set { text: "y" } where text != "" }')
+    assert 1 << 20 < sum(read) < 3 << 20
+
+
 def test_a_query_of_too_many_statements_is_refused(graph: Graph) -> None:
     inserts = '  insert Note { text: "one" }\n' * (STATEMENTS_MAX + 1)
     with pytest.raises(QueryError, match="load the rows"):
         graph.mutate(f"query many() {{\n{inserts}}}")
+
+
+@pytest.mark.parametrize(
+    ("statements", "tables"),
+    [
+        (['insert Person { name: "x" }', 'insert Knows { from: "x", to: "a" }'], {"node:Person", "edge:Knows"}),
+        (['update Note set { text: "x" } where text = "y"'], {"node:Note"}),
+        (['delete Person where name = "x"'], {"node:Person", "edge:Knows", "edge:Wrote"}),
+        (['delete Note where text = "x"', 'delete Knows where from = "x"'], {"node:Note", "edge:Wrote", "edge:Knows"}),
+    ],
+)
+def test_its_text_tells_how_many_statements_a_mutation_has_and_which_tables_it_may_write_to(
+    graph: Graph, statements: list[str], tables: set[str]
+) -> None:
+    scope = Scope.of(f"query q() {{ {' '.join(statements)} }}", None, graph.schema)
+    assert scope == Scope(len(statements), frozenset(tables))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("query q() { insert Nobody { } }", QueryError),
+        ("query q() { update Person set { nothing: 1 } where age = 1 }", QueryError),
+        ("query q() { delete Note where text = 1 }", QueryError),
+        ('query p() { delete Note where text = "x" }', NotFound),
+        ("nonsense", ParseError),
+    ],
+)
+def test_a_text_that_does_not_fit_the_schema_has_no_scope(graph: Graph, text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Scope.of(text, "q", graph.schema)

@@ -11,6 +11,7 @@ from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.overlay import PENDING_ADDRESS, Overlay
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.judge.room import Room
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.parser import parse_schema
 from omniray.engine.schema.types import ID
@@ -41,7 +42,7 @@ class Person:
     def ages(self) -> dict[str, int]:
         """Every row with its age; however it is asked for, the answer is the same."""
         every = Condition("age", ">=", pa.array([0], pa.int32()))
-        ages = {row[ID]: row["age"] for row in self.overlay.select(PERSON, (ID, "age"), every).to_pylist()}
+        ages = {row[ID]: row["age"] for row in self.overlay.select(PERSON, (ID, "age"), every, Room()).to_pylist()}
         scanned = self.overlay.scan(PERSON, ("age", ID)).read_all()
         assert scanned.column_names == ["age", ID, ROWADDR]
         assert {row[ID]: row["age"] for row in scanned.to_pylist()} == ages

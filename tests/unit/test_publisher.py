@@ -20,9 +20,10 @@ import pytest
 from omniray.coordinator.actors.steps import RoundSteps
 from omniray.coordinator.actors.table_queues import Question, TableQueues
 from omniray.coordinator.rounds import machine as rounds
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.fairness import RoundLimits
-from omniray.coordinator.rounds.machine import ATTEMPTS_MAX, CROWD, Limits
+from omniray.coordinator.rounds.machine import ATTEMPTS_MAX, CROWD
 from omniray.engine.base.errors import (
     Fenced,
     KeyConflict,
@@ -222,6 +223,17 @@ def test_a_round_is_no_larger_than_it_may_be(store: ObjectStore) -> None:
     with serving(store, limits=Limits(round=RoundLimits(intents=2))) as service:
         service.in_one_round([person(service, name) for name in "abcde"])
         assert [len(round) for round in commits(service)] == [2, 2, 1]
+
+
+def test_mutations_that_meet_more_than_a_round_may_hold_land_in_several(store: ObjectStore) -> None:
+    update = "query q($age: I32) { update Person set { age: $age } where age >= 0 }"
+    with serving(store, limits=Limits(RoundLimits(rows=6))) as service:
+        service.write(service.load_request([{"name": name, "age": 0} for name in "abcd"], type="Person"))
+        ages = [service.mutation(update, {"age": age}) for age in (1, 2, 3)]
+        told_of = service.in_one_round([*ages, person(service, "e")])
+        assert all(isinstance(one, WriteAnswer) for one in told_of)
+        assert [len(obj) for obj in commits(service)[1:]] == [2, 2], "the second one fills the round"
+    assert names(store) == ["a", "b", "c", "d", "e"]
 
 
 def test_the_ids_of_a_round_are_looked_up_at_once_when_the_history_is_longer_than_what_is_remembered(

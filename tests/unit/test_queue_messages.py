@@ -37,6 +37,7 @@ from omniray.engine.commit.table_change import Adopt, Create, Restore, TableChan
 from omniray.engine.judge.condition import COMPARISONS, Condition
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_json import decode_pin, encode_pin
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.line.sidecar import SidecarTable
@@ -95,8 +96,12 @@ def _values(column: str) -> pa.Array:
         *(Matching(_PERSON, column, _values(column), (ID, column)) for column in _VALUES),
         Scan(_PERSON, ("name", ID)),
         Scan(_PERSON, ()),
-        *(Select(_PERSON, (ID,), Condition("age", one, pa.array([3], pa.int32()))) for one in COMPARISONS),
-        *(Select(_PERSON, tuple(_PERSON.arrow.names), Condition(column, "in", _values(column))) for column in _VALUES),
+        *(Select(_PERSON, (ID,), Condition("age", one, pa.array([3], pa.int32())), Room()) for one in COMPARISONS),
+        Select(_PERSON, (ID,), Condition("age", "=", pa.array([3], pa.int32())), Room(3, 500)),
+        *(
+            Select(_PERSON, tuple(_PERSON.arrow.names), Condition(column, "in", _values(column)), Room())
+            for column in _VALUES
+        ),
     ],
     ids=lambda question: f"{type(question).__name__} {getattr(question, 'column', '')}",
 )
@@ -109,7 +114,7 @@ def test_a_question_arrives(question: Question) -> None:
 def test_a_condition_arrives_as_the_same_expression() -> None:
     for comparison in ("<", ">="):
         where = Condition("height", comparison, pa.array([1.5], pa.float32()))
-        _, (arrived,) = _read(Select(_PERSON, (ID,), where))
+        _, (arrived,) = _read(Select(_PERSON, (ID,), where, Room()))
         assert isinstance(arrived, Select)
         assert arrived.where.expression.equals(where.expression)
 
@@ -216,7 +221,7 @@ def test_rows_that_were_found_arrive(names: tuple[str, ...]) -> None:
     assert _found(Existing(_CITY, pa.array([], pa.string())), located.select([ID])).to_pydict() == {ID: list(names)}
     for question in (Matching(_CITY, ID, pa.array([], pa.string()), (ID,)), Scan(_CITY, (ID,))):
         assert _found(question, located).to_pydict() == located.to_pydict()
-    selected = _found(Select(_CITY, (ID, "name"), Condition(ID, "!=", pa.array(["x"]))), every)
+    selected = _found(Select(_CITY, (ID, "name"), Condition(ID, "!=", pa.array(["x"])), Room()), every)
     assert selected.to_pydict() == every.to_pydict()
     assert selected.schema == _CITY.arrow, "rows of the table, to which others can be added"
 
@@ -317,7 +322,7 @@ def _asking(**fields: Any) -> Callable[[dict[str, Any]], object]:
     return lambda message: message["questions"][0].update(fields)
 
 
-_SELECT = Select(_PERSON, (ID,), Condition("age", "<", pa.array([3], pa.int32())))
+_SELECT = Select(_PERSON, (ID,), Condition("age", "<", pa.array([3], pa.int32())), Room())
 _NUMBERS = encode_rows(pa.table({"value": pa.array([1, 2], pa.int32())}))
 
 
@@ -402,7 +407,7 @@ def test_answers_that_are_not_as_many_as_the_questions_are_refused() -> None:
 
 def test_rows_with_other_columns_than_were_asked_for_are_no_answer() -> None:
     rows = pa.table({ID: ["a"], "name": ["a"]})
-    answer = encode_found([Select(_CITY, (ID, "name"), Condition(ID, "!=", pa.array(["x"])))], [rows])
+    answer = encode_found([Select(_CITY, (ID, "name"), Condition(ID, "!=", pa.array(["x"])), Room())], [rows])
     with pytest.raises(InputError, match="in node:City: expected the columns id: string not null, _rowaddr"):
         decode_found(answer, [Scan(_CITY, (ID,))])
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.fairness import RoundLimits, Ticket
 from omniray.coordinator.rounds.machine import (
     ATTEMPTS_MAX,
@@ -22,7 +25,6 @@ from omniray.coordinator.rounds.machine import (
     Judge,
     Judged,
     Landed,
-    Limits,
     Overtaken,
     Pause,
     Refuse,
@@ -223,6 +225,51 @@ def test_a_round_is_as_large_as_its_limits_allow() -> None:
     rounds = Rounds(Limits(RoundLimits(intents=2)))
     _told(rounds, *(_submitted(f"a{n}") for n in range(4)))
     assert _judged(_told(rounds, Judged(1, changes=False))) == [["a1", "a2"]]
+
+
+def test_writes_that_a_round_had_no_room_for_wait_again_before_all_that_came_later() -> None:
+    rounds = Rounds()
+    _told(rounds, _submitted("z0"), *(_submitted(f"a{n}") for n in range(3)), Judged(1, changes=False), Landed(1))
+    _told(rounds, _submitted("a3"))
+    assert _told(rounds, Judged(2, changes=True, matched={"a0": 9}, unjudged=frozenset({"a1", "a2"}))) == [Stage(2)]
+    assert rounds.waiting == 3
+    assert _judged(_told(rounds, Staged(2))) == [["a1", "a2", "a3"]]
+    _told(rounds, Landed(2))
+    refused = _told(rounds, Ended(FENCED))
+    assert [one.intent_id for one in refused if isinstance(one, Refuse)] == ["a1", "a2", "a3"], "a0 is through"
+
+
+def test_a_write_that_waits_again_can_be_given_up() -> None:
+    rounds = Rounds()
+    _told(rounds, _submitted("z0"), _submitted("a0"), _submitted("a1"), Judged(1, changes=False), Landed(1))
+    _told(rounds, Judged(2, changes=True, unjudged=frozenset({"a1"})))
+    (refuse,) = _told(rounds, Abandoned("a1"))
+    assert refuse.intent_id == "a1"
+
+
+def test_a_tenant_pays_for_the_rows_that_its_writes_have_met() -> None:
+    """Fault: one tenant's small mutations meet many rows each. Oracle: how many of its writes a full round takes."""
+    rounds = Rounds(Limits(RoundLimits(intents=30)))
+    _told(rounds, _submitted("z0"), *(_submitted(f"{t}{n:03}") for n in range(200) for t in "ab"))
+    _told(rounds, Judged(1, changes=False), Landed(1))
+    for number in range(2, 8):
+        tickets = rounds._under_way[0].tickets
+        matched = {t.intent_id: 2_000 for t in tickets if t.tenant == "a"}
+        _told(rounds, Judged(number, changes=False, matched=matched), Landed(number))
+    assert {t.tenant for t in rounds._under_way[0].tickets} == {"b"}
+
+
+def test_a_tenant_does_not_pay_for_writes_that_were_not_judged() -> None:
+    rounds = Rounds(Limits(RoundLimits(intents=8)))
+    writes = [_submitted(f"{t}{n:03}", size_bytes=1 << 20) for n in range(100) for t in "ab"]
+    _told(rounds, _submitted("z0"), *writes, Judged(1, changes=False), Landed(1))
+    for number in range(2, 12):
+        unjudged = frozenset(t.intent_id for t in rounds._under_way[0].tickets if t.tenant == "a")
+        _told(rounds, Judged(number, changes=False, unjudged=unjudged), Landed(number))
+    for number in range(12, 18):
+        _told(rounds, Judged(number, changes=False), Landed(number))
+    left = Counter(ticket.tenant for ticket in rounds._queue)
+    assert abs(left["a"] - left["b"]) <= 16
 
 
 # Gathering

@@ -93,6 +93,17 @@ def test_others_wait_for_a_prepared_load_while_its_client_is_heard_from(service:
     assert answered(waiting)
 
 
+def test_a_mutation_waits_only_for_the_tables_that_it_writes_to(service: _Standing) -> None:
+    """Fault: while one table stands still, a mutation of another is taken for one that may touch any."""
+    service.overtaken()
+    mutations = (service.mutation(f'query q() {{ insert {type} {{ name: "x" }} }}') for type in ("Person", "City"))
+    of_person, of_city = (service.publisher.submit(one.scoped(service.schema)) for one in mutations)
+    assert answered(of_city)
+    assert service.is_passed_over(of_person)
+    service.timers.pass_time()
+    assert answered(of_person)
+
+
 def test_a_client_that_is_heard_for_ever_does_not_keep_others_waiting_for_ever(service: _Standing) -> None:
     commit_id = service.overtaken()
     waiting = service.small()

@@ -23,6 +23,7 @@ from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.pinned import ROWADDR
 from omniray.engine.judge.pinned_state import PinnedState
 from omniray.engine.judge.resolution import TableWrite
+from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_object import CommitObject, follow
 from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.types import ID, Schema
@@ -381,7 +382,7 @@ def test_what_nobody_foresaw_is_asked_for_when_it_is_needed(rounds: Rounds) -> N
     assert facts.existing(PERSON, pa.array(["ann", "bob"])).to_pylist() == ["ann", "bob"]
     assert facts.matching(PERSON, ID, pa.array(["ann"]), (ID, "name"))["name"].to_pylist() == ["ann"]
     assert facts.matching(PERSON, "name", pa.array(["bob"]), (ID,))[ID].to_pylist() == ["bob"]
-    assert facts.select(PERSON, (ID,), Condition("name", "=", pa.array(["bob"])))[ID].to_pylist() == ["bob"]
+    assert facts.select(PERSON, (ID,), Condition("name", "=", pa.array(["bob"])), Room())[ID].to_pylist() == ["bob"]
     assert facts.scan(PERSON, (ID,)).read_all()[ID].to_pylist() == ["ann", "bob"]
     assert [method for method, _ in asking.asked] == ["Matching", "Existing", "Matching", "Matching", "Select", "Scan"]
 
