@@ -17,6 +17,7 @@ a sidecar, so its tables are spared. T is also bounded by the store's clock, whi
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.base.errors import InputError, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history import audit, manifest_reader
@@ -256,7 +257,7 @@ class Sweeper:
         Raises `LineOwned` while a coordinator owns the line, and any error that keeps Phase D from being finished. A
         dry run writes nothing, so it spares the tables that have versions without a final name.
         """
-        older_than_us = int(older_than_s * 1e6)
+        older_than_us = _checked_age_us(older_than_s, now_us)
         if dry_run:
             barrier, before_us = self._newest(), now_us - older_than_us
             spared = self._unfinished(barrier)
@@ -366,6 +367,16 @@ class Sweeper:
             reach(Point.SWEEP_BEFORE_DELETE)
             self.store.delete_all(paths[start : start + DELETE_FILES])
             reach(Point.SWEEP_AFTER_DELETE)
+
+
+def _checked_age_us(older_than_s: float, now_us: int) -> int:
+    """An age in microseconds, back to the epoch at most.
+
+    A negative one would put a time to come into the lines, and until then every load of staged files would be refused.
+    """
+    if not 0 <= older_than_s < math.inf:
+        raise InputError(f"files older than {older_than_s} s: give 0 or more")
+    return int(min(older_than_s * 1e6, now_us))
 
 
 def _named_by(sidecars: Sidecars) -> dict[str, str]:

@@ -313,6 +313,7 @@ def test_a_bug_in_a_call_is_told_to_its_caller_alone(
         (calls.REPAIR, {"tables": "node:Person"}),
         (calls.REPAIR, {"adopt": "yes"}),
         (calls.SWEEP, {"older_than_s": "long"}),
+        (calls.SWEEP, {"older_than_s": -1e9}),
         (calls.ABANDON, {"txn_id": "../.."}),
     ],
 )
@@ -328,7 +329,10 @@ def test_arguments_have_defaults_and_may_have_fields_of_a_later_omniray(data: by
     assert calls.decode_arguments(calls.SWEEP, data) == calls.SweepTerms()
 
 
-@pytest.mark.parametrize("data", [b"[" * 100_000, b"\xff", b"{", b'{"dry_run": tru}'])
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 100_000, b"\xff", b"{", b'{"dry_run": tru}', *(b'{"older_than_s": %b}' % age for age in (b"NaN", b"1e999"))],
+)
 def test_arguments_that_are_no_json_are_bad_input(data: bytes) -> None:
     with pytest.raises(InputError, match="'sweep' can't be read"):
         calls.decode_arguments(calls.SWEEP, data)
