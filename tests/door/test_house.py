@@ -331,7 +331,7 @@ def test_arguments_have_defaults_and_may_have_fields_of_a_later_omniray(data: by
 
 @pytest.mark.parametrize(
     "data",
-    [b"[" * 100_000, b"\xff", b"{", b'{"dry_run": tru}', *(b'{"older_than_s": %b}' % age for age in (b"NaN", b"1e999"))],
+    [b"[" * 100_000, b"\xff", b"{", b'{"dry_run": tru}', b'{"older_than_s": NaN}', b'{"older_than_s": 1e999}'],
 )
 def test_arguments_that_are_no_json_are_bad_input(data: bytes) -> None:
     with pytest.raises(InputError, match="'sweep' can't be read"):
