@@ -132,7 +132,7 @@ class RoundSteps:
 
     def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
         """The refusals of writes that were reported as not committed, here, below this round or in it."""
-        self._withdrawals.look_back(min((r.header.began for r in requests if r.header.began), default=0))
+        self._withdrawals.look_back(*(r.header.began for r in requests))
         below = dict.fromkeys(work.base.withdrawn, work.base.seq)  # it may not have landed yet
         ours = {commit_id: work.base.seq + 1 for remark in work.remarks for commit_id in remark.withdrawn}
         recorded = {**below, **ours}
