@@ -16,9 +16,11 @@ import omniray
 from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
 from omniray.coordinator.client.client import connect_to_serving
+from omniray.coordinator.client.waits import carried_out
 from omniray.coordinator.door import calls
 from omniray.coordinator.door import record as record_module
 from omniray.coordinator.door.calls import CALLS, Call
+from omniray.coordinator.door.record import DoorRecord, put_record
 from omniray.engine.base.errors import (
     Fenced,
     InputError,
@@ -44,7 +46,7 @@ from omniray.engine.recovery.drift import Drift, TableClass
 from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.object_store import ObjectStore
-from tests.coordination import TIMEOUT_S
+from tests.coordination import TIMEOUT_S, Sender
 from tests.graphs import INSERT, PERSON, create_store, parts_of
 from tests.housing import Housed, housed
 from tests.stores import Root
@@ -219,7 +221,26 @@ def test_a_fenced_write_stays_one_also_when_nobody_can_be_named_who_owns_the_lin
         monkeypatch.setattr(coordinator.incarnations.branch.tip, "another", fail)
     answer = coordinator.house._fenced(fenced)
     assert isinstance(answer, Fenced)
-    assert answer.facts.get("owner") == (successor if is_readable else None)
+    assert answer.facts == ({"owner": successor} if is_readable else {})
+
+
+def test_a_client_whose_coordinator_lost_the_line_is_told_the_door_of_the_new_owner(
+    store: ObjectStore, coordinator: Housed
+) -> None:
+    successor = str(omniray.engine.line.owner.Incarnation.new("10.0.0.2:6379"))
+    door = DoorRecord.new("http://127.0.0.1:7")
+    with connected(store) as client:
+        wire = client._link.wire
+        taken = take_over(parts_of(store).tip, successor, door=door.digest)
+        put_record(store, door, taken.epoch)
+        write = Sender(client.schema, client._graph.schema_hash).load_request([{"name": "x"}], type="Person")
+        for ask in (
+            lambda: carried_out(wire.writing(write, TIMEOUT_S)),
+            lambda: wire.call(calls.OUTCOME, TIMEOUT_S, calls.OfWrite(new_ulid())),
+        ):
+            with pytest.raises(Fenced) as told:
+                ask()
+            assert (told.value.facts["owner"], told.value.facts["url"]) == (successor, door.url)
 
 
 def test_a_client_is_told_which_versions_a_coordinator_of_a_later_release_speaks(
