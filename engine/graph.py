@@ -324,8 +324,6 @@ class Graph(BranchVerbs):
         self._refuse_unwritable()
         if not self._branch.branch.is_main:  # a sweep is one for all branches
             return self._on(MAIN).sweep(older_than_s=older_than_s, dry_run=dry_run)
-        if older_than_s < 0:
-            raise InputError(f"files older than {older_than_s} s: give 0 or more")
         if not dry_run:
             self._finaliser.flush()
             self._finaliser.tidy()  # else the sidecars of this handle's own writes would spare their tables

@@ -13,6 +13,9 @@ class Root(NamedTuple):
     uri: str
     storage_options: dict[str, str]
 
+    def __repr__(self) -> str:
+        return f"Root({self.uri!r})"
+
 
 def new_bucket(endpoint: str) -> Root:
     """A bucket that nobody else uses."""

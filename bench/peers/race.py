@@ -71,7 +71,7 @@ class Store:
     """Where a run's tables go, and the server that counts its requests if it is S3."""
 
     root: str
-    storage_options: Mapping[str, str] | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     server: S3Server | None = None
 
     def place(self, name: str) -> Place:

@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -36,7 +36,7 @@ class Place:
     """The location of a run's tables, and their storage options."""
 
     uri: str
-    storage_options: Mapping[str, str] | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -87,8 +87,9 @@ def host(
     here = cluster.address()
     if serving_at is not None and serving_at != here and not take_over:
         raise LineOwned(
-            f"a coordinator serves this graph from the cluster at {serving_at}: write through that one, take it down "
-            "with 'omniray down', or take over with 'omniray up --take-over' if it is gone for good",
+            f"a coordinator serves this graph from the cluster at {serving_at}: write through it with "
+            "omniray.connect(uri), take it down with 'omniray down', or take over with 'omniray up --take-over' if it "
+            "is gone for good",
             address=serving_at,
         )
     options = None if storage_options is None else dict(storage_options)

@@ -32,6 +32,7 @@ from omniray.coordinator.door.calls import (
     StageTerms,
     SweepTerms,
 )
+from omniray.coordinator.door.record import find_door
 from omniray.coordinator.door.status import Rates, Status
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import Fenced, OmnirayError
@@ -40,6 +41,7 @@ from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.branches.branches import BranchChange, Branches
 from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.judge.resolution import Outcome
+from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.writes.options import LoadOptions
 from omniray.engine.writes.part_message import encode_part
 from omniray.engine.writes.write_requests import MutationRequest, Request
@@ -123,10 +125,8 @@ class CoordinatorHouse:
         """Take a write as it arrives, and answer in its version; one that can't be read is refused alone."""
         try:
             answer: WriteAnswer | OmnirayError = await self._written(line, sent)
-        except Fenced as error:
-            answer = await self._of.threads.run("owner", self._fenced, error)
         except OmnirayError as error:
-            answer = error
+            answer = await self._told(error)
         status = answer.http_status if isinstance(answer, OmnirayError) else 200
         return Reply(status, encode_reply(answer, version))
 
@@ -148,11 +148,22 @@ class CoordinatorHouse:
             request = await _read(of, of.decoder.scoped, request, is_large=is_long)
         return of.admit(request.header.commit_id).submit(request)
 
+    async def _told(self, error: OmnirayError) -> OmnirayError:
+        """The error as a client is told it."""
+        if not isinstance(error, Fenced):
+            return error
+        told: Fenced = await self._of.threads.run("owner", self._fenced, error)
+        return told
+
     def _fenced(self, error: Fenced) -> Fenced:
-        """The error, with the owner of main's line if that can be read: its door is the one to ask."""
+        """The error, with the owner of main's line and the url of its door, as far as they can be read."""
+        facts = dict(error.facts)
         with contextlib.suppress(OmnirayError):  # else a write whose fate is open would seem to have failed
-            error = Fenced(error.message, **{**error.facts, "owner": self._of.branch.tip.another().refresh().owner})
-        return error
+            newest = self._of.branch.tip.another().refresh()
+            facts["owner"] = newest.owner
+            if newest.owner != EMBEDDED and (door := find_door(self._of.branch.store, newest)) is not None:
+                facts["url"] = door.record.url
+        return Fenced(error.message, **facts)
 
     # Calls
 
@@ -161,7 +172,8 @@ class CoordinatorHouse:
             given = calls.decode_arguments(call, arguments)
             result = await self._called(line, call, given)
         except OmnirayError as error:
-            return Reply(error.http_status, calls.encode_error(error))
+            told = error if call is calls.NEWEST else await self._told(error)  # that one is answered at once
+            return Reply(told.http_status, calls.encode_error(told))
         except Exception as error:  # a bug: told to the caller, and nobody else suffers from it
             log.exception("event=call_failed call=%s", call.name)
             bug = OmnirayError(f"a bug in omniray: '{call.name}' failed: {error!r}")

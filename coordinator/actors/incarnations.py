@@ -110,7 +110,9 @@ class Incarnations(LineService):
             return
         if (address := Incarnation.parse(owner).address) != self.address:
             raise LineOwned(
-                f"a coordinator serves this graph from the cluster at {address}: connect to that one", address=address
+                f"a coordinator serves this graph from the cluster at {address}: write through it with "
+                "omniray.connect(uri)",
+                address=address,
             )
 
     def begin(self, instead_of: str) -> None:

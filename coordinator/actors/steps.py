@@ -23,6 +23,8 @@ from omniray.engine.base.errors import (
     BranchGone,
     Fenced,
     GraphGone,
+    InputError,
+    NotFound,
     OmnirayError,
     PayloadMismatch,
     SchemaChanged,
@@ -41,6 +43,7 @@ from omniray.engine.judge.resolution import refuse_swept
 from omniray.engine.line.commit_object import CommitObject, Fate, Remark
 from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.line.sidecar import SidecarIntent
+from omniray.engine.writes.lease import as_announced
 from omniray.engine.writes.write_requests import Request
 
 log = logging.getLogger("omniray")
@@ -140,7 +143,7 @@ class RoundSteps:
 
     def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
         """The refusals of writes that were reported as not committed, here, below this round or in it."""
-        self._withdrawals.look_back(min((r.header.began for r in requests if r.header.began), default=0))
+        self._withdrawals.look_back(*(r.header.began for r in requests))
         below = dict.fromkeys(work.base.withdrawn, work.base.seq)  # it may not have landed yet
         ours = {commit_id: work.base.seq + 1 for remark in work.remarks for commit_id in remark.withdrawn}
         recorded = {**below, **ours}
@@ -218,21 +221,27 @@ class RoundSteps:
 
     def _refused(self, work: Round) -> Event | None:
         """The failure of writes that may not be staged: a table drifted, or a sweep may have deleted their files."""
-        if tables := self.drifted.keys() & work.judged.writes.keys():
-            return self._unless_fenced(_drift(work, min(tables), self.drifted[min(tables)]))
-        try:
-            refuse_swept(work.judged.writes, work.base)
-        except StorageError as error:
-            return Failed(work.number, error, frozenset(r.header.commit_id for r, _ in work.judged.accepted))
+        if drifted_here := self.drifted.keys() & work.judged.writes.keys():
+            return self._unless_fenced(_blaming(work, min(drifted_here), self.drifted[min(drifted_here)]))
+        for request, resolution in work.judged.accepted:
+            commit_id = request.header.commit_id
+            tables = as_announced(resolution.tables, commit_id, self._branch.sidecars, work.base)
+            try:
+                refuse_swept(tables, work.base)
+            except StorageError as error:
+                return Failed(work.number, error, frozenset({commit_id}))
         return None
 
     def _staging_failed(self, work: Round, failures: Sequence[Taken | OmnirayError]) -> Event:
         """Decide why a table could not be staged: fenced, drift by a foreign writer, or an error to retry."""
         if taken := [failure for failure in failures if isinstance(failure, Taken)]:
             error = drifted(taken[0].table_key, taken[0].expected)
-            return self._unless_fenced(_drift(work, taken[0].table_key, error))
+            return self._unless_fenced(_blaming(work, taken[0].table_key, error))
         if drifts := [failure for failure in failures if isinstance(failure, TableDrift)]:
-            return self._unless_fenced(_drift(work, drifts[0].facts.get("table_key", ""), drifts[0]))
+            return self._unless_fenced(_blaming(work, drifts[0].facts.get("table_key", ""), drifts[0]))
+        # Files that a load has brought along and that are unfit now would be so each time.
+        if unfit := [one for one in failures if isinstance(one, InputError) and not isinstance(one, NotFound)]:
+            return _blaming(work, unfit[0].facts.get("table_key", ""), unfit[0])
         errors = [failure for failure in failures if isinstance(failure, OmnirayError)]
         if all(isinstance(error, Cold) for error in errors):
             return Overtaken(work.number)
@@ -316,8 +325,8 @@ def _schema_changed(request: Request, schema_hash: str) -> SchemaChanged:
     )  # fmt: skip
 
 
-def _drift(work: Round, table_key: str, error: TableDrift) -> Failed:
-    """Blame the writes that touch this table; drift of another table is reported in the next round."""
+def _blaming(work: Round, table_key: str, error: OmnirayError) -> Failed:
+    """Blame the writes that touch this table; what is wrong with another one is reported in the next round."""
     touching = (r.header.commit_id for r, resolution in work.judged.accepted if table_key in resolution.tables)
     return Failed(work.number, error, frozenset(touching))
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from typing import Any
 from urllib.error import HTTPError
@@ -66,7 +66,7 @@ class Home:
     """Where the graph is."""
 
     uri: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)
 
     def connect(self, **options: Any) -> omniray.Client:
         return omniray.connect(self.uri, storage_options=self.storage_options, timeout_s=TIMEOUT_S, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,7 +36,7 @@ class OfWrite(msgspec.Struct, frozen=True):
 
 
 class SweepTerms(msgspec.Struct, frozen=True):
-    older_than_s: float = OLDER_THAN_S
+    older_than_s: Annotated[float, msgspec.Meta(ge=0)] = OLDER_THAN_S
     dry_run: bool = False
 
 
@@ -54,7 +54,7 @@ class StageTerms(msgspec.Struct, frozen=True):
     proof: str
     mode: str
     on_error: str
-    since_us: int
+    since_us: Annotated[int, msgspec.Meta(ge=0)]
     type: str | None = None
     format: str | None = None
 

@@ -208,6 +208,8 @@ class RequestDecoder:
             raise InputError(f"the replaced rows of {table_key} have nulls")
         if table.rows is not None:
             rows = decode_shaped(table.rows, self._stored[table_key], f"the rows of {table_key}")
+            if rows[ID].null_count:
+                raise InputError(f"prepared rows of {table_key} without an id")
             return TableWrite(mode, rows, replaced)
         staged = read_staged(table.fragments, table.staged_rows, table.staged_since_us, table_key)
         return TableWrite(mode, staged, replaced)

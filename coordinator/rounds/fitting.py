@@ -7,7 +7,7 @@ load.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -16,22 +16,34 @@ from omniray.engine.base.errors import OmnirayError
 from omniray.engine.rows.records import RawBatch, Rejection, as_error, numbered
 from omniray.engine.rows.row_validation import conform
 from omniray.engine.schema.types import ElementType, Schema
-from omniray.engine.writes.write_requests import LoadRequest, Request
+from omniray.engine.tables.storage import StagedRows
+from omniray.engine.writes.write_requests import LoadRequest, PreparedRequest, Request
 
 
 def misfits(requests: Sequence[Request], schema: Schema) -> dict[str, OmnirayError]:
     """The errors of the loads that have a row which does not fit its type, by commit id."""
-    loads = [request for request in requests if isinstance(request, LoadRequest)]
+    carried = [(request, tables) for request in requests if (tables := _carried(request))]
     found: dict[str, OmnirayError] = {}
-    for table_key in sorted({key for load in loads for key in load.tables}):
-        concerned = [load for load in loads if table_key in load.tables]
+    for table_key in sorted({key for _, tables in carried for key in tables}):
+        concerned = [(request, tables[table_key]) for request, tables in carried if table_key in tables]
         type = schema.by_table_key[table_key]
-        if _first_misfit(type, pa.concat_tables([load.tables[table_key] for load in concerned])) is None:
+        if _first_misfit(type, pa.concat_tables([rows for _, rows in concerned])) is None:
             continue
-        for load in concerned:
-            if (rejection := _first_misfit(type, load.tables[table_key])) is not None:
-                found.setdefault(load.header.commit_id, as_error(_placed(rejection, load, table_key)))
+        for request, rows in concerned:
+            if (rejection := _first_misfit(type, rows)) is not None:
+                found.setdefault(request.header.commit_id, as_error(_placed(rejection, request, table_key)))
     return found
+
+
+def _carried(request: Request) -> Mapping[str, pa.Table]:
+    """The rows that a load carries, by table: a prepared one carries those of which it has few."""
+    match request:
+        case LoadRequest():
+            return request.tables
+        case PreparedRequest():
+            writes = request.resolution.tables.items()
+            return {key: write.rows for key, write in writes if not isinstance(write.rows, StagedRows)}
+    return {}
 
 
 def _first_misfit(type: ElementType, rows: pa.Table) -> Rejection | None:
@@ -41,8 +53,10 @@ def _first_misfit(type: ElementType, rows: pa.Table) -> Rejection | None:
     return rejections[0] if rejections else None
 
 
-def _placed(rejection: Rejection, load: LoadRequest, table_key: str) -> Rejection:
-    """The rejection by the record's place in its source instead of by its row."""
+def _placed(rejection: Rejection, load: Request, table_key: str) -> Rejection:
+    """The rejection by the record's place in its source instead of by its row, if the load says it."""
+    if not isinstance(load, LoadRequest):
+        return replace(rejection, source=table_key, record=rejection.record + 1)
     _, keys = load.keys.tables[table_key]
     row = rejection.record
     source = load.keys.sources[keys["source"][row].as_py()]

@@ -16,7 +16,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -38,7 +38,7 @@ class Bucket:
     """A place on S3, and what is needed to reach it."""
 
     uri: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)
 
     @property
     def endpoint(self) -> str:

@@ -11,7 +11,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -34,7 +34,7 @@ class Task:
     """The parameters of every writer: the graph, its coordinator, the seed, the folder of the histories, what to do."""
 
     uri: str
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, str] | None = field(repr=False)
     address: str
     seed: int
     folder: Path

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,7 +36,7 @@ class Plan:
     """The parameters of a run on a new graph; `folder` gets the histories, `edn` that of transactions over lists."""
 
     uri: str
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, str] | None = field(repr=False)
     folder: Path
     writers: int
     seconds: float

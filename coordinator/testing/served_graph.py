@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class ServedGraph:
     """A graph that a coordinator serves."""
 
     uri: str
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, str] | None = field(repr=False)
 
     def connect(self, **options: Any) -> omniray.Client:
         """A client of the coordinator; the options are those of `omniray.connect`."""

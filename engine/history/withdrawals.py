@@ -7,9 +7,10 @@ knew when it began. A try that began at or after the record is a new one, which 
 from __future__ import annotations
 
 from omniray.engine.line.commit_log import CommitLog
-from omniray.engine.line.commit_object import CommitObject
+from omniray.engine.line.commit_object import SEQ_MAX, CommitObject
 
-LOOK_BACK_MAX = 10_000  # objects; a caller's number is renewed whenever it has paused
+LOOK_BACK_MAX = 500  # objects; a caller's number is renewed whenever it has paused
+READ_AT_ONCE = 32
 
 
 class Withdrawals:
@@ -25,14 +26,19 @@ class Withdrawals:
         for commit_id in landed.withdrawn:
             self._numbers[commit_id] = max(landed.seq, self._numbers.get(commit_id, 0))
 
-    def look_back(self, began: int) -> None:
-        """Read the line down to the number at which the oldest try began: an earlier owner may have recorded some."""
-        lowest = max(began + 1, self._lowest)
-        if began <= 0 or lowest >= self._oldest.seq:
+    def look_back(self, *began: int) -> None:
+        """Read the line down to the oldest number at which a try began: an earlier owner may have recorded some.
+
+        Nothing is read for a try that began too long ago to be known: all writers wait meanwhile.
+        """
+        lowest = min((number + 1 for number in began if number > 0 and number + 1 >= self._lowest), default=SEQ_MAX)
+        if lowest >= self._oldest.seq:
             return
-        for obj in self._log.down_to(self._oldest, lowest):
+        for obj in self._log.down_to(self._oldest, lowest, at_once=READ_AT_ONCE):
             self.advance(obj)
             self._oldest = obj
+        if self._oldest.seq > lowest:  # older ones were pruned, and need not be asked for again
+            self._lowest = self._oldest.seq
 
     def voids(self, commit_id: str, began: int) -> bool:
         """Whether a try may not land: its write was withdrawn since it began, or that is too long ago to be known.

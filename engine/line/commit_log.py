@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from omniray.engine.base.errors import InvariantViolation, StorageError
 from omniray.engine.line.branch_id import BranchId
@@ -96,15 +98,16 @@ class CommitLog:
             with contextlib.suppress(StorageError):  # only a hint: a reader probes upward, or lists
                 self._store.put_hint(f"{self._folder}/{HINT}", str(landed.seq).encode())
 
-    def down_to(self, newest: CommitObject, seq: int) -> tuple[CommitObject, ...]:
-        """The line from `newest` down to `seq` or to where it was pruned, newest first; strays are left out."""
-        found = [newest]
-        while found[-1].seq > seq:
-            older = self.read(found[-1].seq - 1)
-            if older is None:
-                break
-            found.append(older)
-        return belonging(found)
+    def down_to(self, newest: CommitObject, seq: int, *, at_once: int = 1) -> tuple[CommitObject, ...]:
+        """The line from `newest` down to `seq` or to where it was pruned, newest first; strays are left out.
+
+        From a remote store `at_once` objects are read at a time, for a caller who needs many.
+        """
+        numbers = range(newest.seq - 1, seq - 1, -1)
+        if at_once == 1 or len(numbers) < 2 or self._store.local_root is not None:
+            return belonging([newest, *_until_missing(map(self.read, numbers))])
+        with ThreadPoolExecutor(at_once, thread_name_prefix="omniray-line") as pool:
+            return belonging([newest, *_until_missing(pool.map(self.read, numbers))])
 
     def keep(self, obj: CommitObject) -> CommitObject:
         """Cache an object that is known to be in the line, so that this process need not read it."""
@@ -129,6 +132,13 @@ class CommitLog:
         if hint is not None and is_number and (obj := self.read(int(hint))) is not None:
             return obj
         return self.newest_listed()
+
+
+def _until_missing(objects: Iterable[CommitObject | None]) -> Iterator[CommitObject]:
+    for obj in objects:
+        if obj is None:
+            return
+        yield obj
 
 
 def _seq_of(name: str) -> int:

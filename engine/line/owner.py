@@ -113,7 +113,7 @@ def refuse_stranger(owner: str, newest: CommitObject) -> None:
         )  # fmt: skip
     address = Incarnation.parse(newest.owner).address
     raise LineOwned(
-        f"a coordinator owns this branch: write through it at {address}, or take it down; if it is gone for good, "
-        "'omniray recover --take-over' hands the branch back",
+        "a coordinator owns this branch: write through it with omniray.connect(uri), or take it down with 'omniray "
+        "down'; if it is gone for good, 'omniray recover --take-over' hands the branch back",
         owner=newest.owner, address=address, epoch=newest.epoch,
     )  # fmt: skip

@@ -20,12 +20,13 @@ these that was staged on the newest one may land at any time, so files younger t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from omniray.engine.base.errors import OmnirayError, StorageError
+from omniray.engine.base.errors import InputError, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history import audit, manifest_reader
@@ -97,7 +98,7 @@ class Sweeper:
         Raises `LineOwned` while a coordinator owns the line, and any error that keeps Phase D from being finished. A
         dry run writes nothing, so it spares the tables that have versions without a final name.
         """
-        older_than_us = int(older_than_s * 1e6)
+        older_than_us = _checked_age_us(older_than_s, now_us)
         if dry_run:
             barrier, before_us = self._newest(), now_us - older_than_us
             spared = self._unfinished(barrier)
@@ -217,6 +218,16 @@ class Sweeper:
             reach(Point.SWEEP_BEFORE_DELETE)
             self.store.delete_all(paths[start : start + DELETE_FILES])
             reach(Point.SWEEP_AFTER_DELETE)
+
+
+def _checked_age_us(older_than_s: float, now_us: int) -> int:
+    """An age in microseconds, back to the epoch at most.
+
+    A negative one would put a time to come into the lines, and until then every load of staged files would be refused.
+    """
+    if not 0 <= older_than_s < math.inf:
+        raise InputError(f"files older than {older_than_s} s: give 0 or more")
+    return int(min(older_than_s * 1e6, now_us))
 
 
 def _named_by(sidecars: Sidecars) -> dict[str, str]:

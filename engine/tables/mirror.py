@@ -24,9 +24,10 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
-from omniray.engine.base.errors import StorageError
+from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.base.jobs import AtOnce, Jobs
 from omniray.engine.base.scratch import scratch_folder
 from omniray.engine.store.object_store import Answer, ObjectStore
@@ -72,9 +73,9 @@ class Mirrors:
         """Begin to put a file under a unique name; the local one is deleted afterwards, unless `keep`."""
         return self._steps.submit(self._send, source, target, keep)
 
-    def expect(self, path: str, size: int | None) -> Future[None]:
-        """Begin to look whether a file that was written before is there, with its size if that is known."""
-        return self._pool.submit(self._expect, path, size)
+    def expect(self, path: str, size: int | None, rows: int) -> Future[None]:
+        """Begin to look whether a file that was written before is there, with its size and so many rows."""
+        return self._pool.submit(self._expect, path, size, rows)
 
     def look(self, table_path: str) -> Future[int]:
         """Begin to look for the newest version of a table that has a final name."""
@@ -83,11 +84,20 @@ class Mirrors:
     def _newest(self, table_path: str) -> int:
         return max(final_versions(self.store.names(f"{table_path}/{VERSIONS}")), default=0)
 
-    def _expect(self, path: str, size: int | None) -> None:
+    def _expect(self, path: str, size: int | None, rows: int) -> None:
         found = self.store.size(path)
-        if found is None or size not in (None, found):
-            what = "is not there" if found is None else f"has {found} bytes instead of {size}"
-            raise StorageError(f"{path} {what}; nothing was written: stage its rows again", path=path)
+        if found is None:
+            raise _unfit(path, "is not there")
+        if found != size:
+            raise _unfit(path, f"has {found} bytes instead of {size or 'a number that is known'}")
+        try:
+            reader = LanceFileReader(f"{self.store.uri}/{path}", storage_options=self.store.lance_options)
+            counted = reader.num_rows()
+        except BaseException as error:  # Lance panics at some bytes, which is no `Exception`
+            # The store has just answered, so this is about the file; tried again, it would keep all writes waiting.
+            raise _unfit(path, f"can't be read ({str(error)[:200]})") from error
+        if counted != rows:
+            raise _unfit(path, f"has {counted} rows instead of {rows}")
 
     def _send(self, source: Path, target: str, keep: bool) -> None:
         if not keep and self.folders.move_in(source, target):
@@ -112,6 +122,10 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         weakref.finalize(self, _remove, path, os.getpid())
+
+
+def _unfit(path: str, what: str) -> InputError:
+    return InputError(f"{path} {what}; nothing was written: stage its rows again", path=path)
 
 
 def _remove(path: Path, pid: int) -> None:

@@ -30,7 +30,7 @@ from lance.commit import CommitConflictError
 from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 
-from omniray.engine.base.errors import StorageError
+from omniray.engine.base.errors import InputError, StorageError
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.schema.types import ID, ElementType
@@ -329,10 +329,15 @@ class TableStorage:
         folder = self.own_folder(table.path, transaction)
         manifest = f"{folder}/{manifest_name(expected)}"
         made = lance.Transaction(table.version, change.operation, transaction)
-        brought = {} if change.inline is not None else _added_files(table.path, made)
+        brought = [] if change.inline is not None else _added(made)
+        _refuse_strange(table, brought)
+        files = {
+            f"{table.path}/data/{f.path}": (f.file_size_bytes, one.physical_rows) for one in brought for f in one.files
+        }
         try:
             with storage_errors(table.type):
-                arriving = [*change.arriving, *(self._mirrors.expect(file, size) for file, size in brought.items())]
+                looks = [self._mirrors.expect(at, *told) for at, told in files.items()]
+                arriving = [*change.arriving, *looks]
                 mirrored = table.mirror.commit(
                     made, manifest, arriving, restored=restored, has_final_names=self._line == self._main_line
                 )
@@ -346,7 +351,7 @@ class TableStorage:
             raise VersionTaken(table.type.table_key, expected, found)
         own = [manifest, *_own_files(table.path, made, change)]
         _refuse_missing(self._store, own)
-        self._store.sync([*own, *brought])
+        self._store.sync([*own, *files])
         # It is not pinned yet; this much of its pin determines its own name.
         pin = Pin("", table.path, expected, transaction, change.rows_after, "", line=self._line)
         mirror = mirrored.mirror
@@ -368,11 +373,31 @@ def _own_files(table_path: str, made: lance.Transaction, change: StagedChange) -
         yield f"{table_path}/{fragment.deletion_file.path(fragment.id)}"
 
 
-def _added_files(table_path: str, made: lance.Transaction) -> dict[str, int | None]:
-    """The data files that a version adds, with their sizes if those are known."""
+def _added(made: lance.Transaction) -> list[FragmentMetadata]:
+    """The fragments that a version adds."""
     operation: Any = made.operation
-    added = getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
-    return {f"{table_path}/data/{file.path}": file.file_size_bytes for fragment in added for file in fragment.files}
+    return getattr(operation, "new_fragments", None) or getattr(operation, "fragments", [])
+
+
+def _refuse_strange(table: Table, brought: Sequence[FragmentMetadata]) -> None:
+    """Refuse staged files that the version has already, or whose columns are not those of the table.
+
+    The rows of the first would be there twice, and those of the others could not be read.
+    """
+    if not brought:
+        return
+    there = {file for fragment in table.fragments() for file in fragment.files}
+    fields = table.column_fields()
+    for file in (file for fragment in brought for file in fragment.files):
+        if file.path in there:
+            what = "is part of the table already, and can't be added again"
+        elif (list(file.fields), list(file.column_indices)) != (fields, list(range(len(fields)))):
+            what = "has other columns than the table"
+        elif f"{file.file_major_version}.{file.file_minor_version}" != STORAGE_VERSION:
+            what = "is of another format than the table"
+        else:
+            continue
+        raise InputError(f"{table.path}/data/{file.path} {what}", table_key=table.type.table_key)
 
 
 def _refuse_missing(store: ObjectStore, files: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import lance
 import numpy as np
@@ -155,6 +155,10 @@ class Table:
         """The version's fragments, by its manifest alone."""
         return [_described(fragment) for fragment in self._manifest.get_fragments()]
 
+    def column_fields(self) -> list[int]:
+        """The ids of the fields that have columns in a data file of this version, in their order."""
+        return list(_without_parts(self._manifest.lance_schema.fields()))
+
     def rows_at(self, addresses: pa.Array, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these addresses, in their order; no other row is read."""
         with self._errors():
@@ -190,6 +194,15 @@ def _filtered(rows: pa.RecordBatchReader, where: pc.Expression, columns: Sequenc
     return pa.RecordBatchReader.from_batches(schema, (batch.filter(where).select(names) for batch in rows))
 
 
+def _without_parts(fields: Sequence[Any]) -> Iterator[int]:
+    """The ids of the fields that are no lists: those have the columns of their items."""
+    for field in fields:
+        if parts := field.children():
+            yield from _without_parts(parts)
+        else:
+            yield field.id()
+
+
 def _described(fragment: lance.LanceFragment) -> Fragment:
     metadata = fragment.metadata
     files = tuple(str(file.path) for file in metadata.files)
@@ -199,10 +212,13 @@ def _described(fragment: lance.LanceFragment) -> Fragment:
 
 @contextlib.contextmanager
 def storage_errors(type: ElementType) -> Iterator[None]:
-    """Turn Lance's errors, whose classes say little, into ours; nothing was committed when one is raised."""
+    """Turn Lance's errors, whose classes say little, into ours, which name the table; nothing was committed then."""
     try:
         yield
-    except (OmnirayError, CommitConflictError):
+    except CommitConflictError:
+        raise
+    except OmnirayError as error:
+        error.facts.setdefault("table_key", type.table_key)
         raise
     except (OSError, RuntimeError, ValueError, pa.ArrowException) as error:
         raise StorageError(f"{type.table_key}: {first_words(error)}", table_key=type.table_key) from error

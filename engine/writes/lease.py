@@ -8,17 +8,25 @@ lease only keeps a load from being disturbed: `swept_before_us` ensures that no 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from omniray.engine.base.errors import StorageError
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.judge.resolution import TableWrite
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.line.sidecar import STAGING, Sidecar, SidecarIntent, Sidecars, SidecarTable
+from omniray.engine.tables.storage import StagedRows
 from omniray.engine.tables.table import Table
 
 log = logging.getLogger("omniray")
+
+UNANNOUNCED_US = -1
+"""The time of files without a lease: before every sweep, also where there was none."""
+
+_READ_AT_ONCE = 16
 
 
 class Lease:
@@ -64,3 +72,39 @@ class Lease:
             self._sidecars.delete(taken)
         except StorageError as error:
             log.warning("event=lease_kept line=%s ops=%s error=%s", self._newest.line, ",".join(taken), error)
+
+
+def as_announced(
+    tables: Mapping[str, TableWrite], commit_id: str, sidecars: Sidecars, base: CommitObject
+) -> dict[str, TableWrite]:
+    """A load's writes, its files staged no later than its leases were put; without a lease they may be of any time.
+
+    A client says itself when it staged them: believed, its word would take them past every sweep.
+    """
+    announced = dict(tables)
+    staged = {key: write.rows for key, write in tables.items() if isinstance(write.rows, StagedRows)}
+    paths = {base.pins[key].path for key, rows in staged.items() if rows.fragments}
+    leases = _newest_leases(paths, commit_id, sidecars, base.line) if paths else {}
+    for key, rows in staged.items():
+        if (path := base.pins[key].path) in paths:
+            dated_us = sidecars.dated_us(leases[path]) if path in leases else UNANNOUNCED_US
+            dated = replace(rows, staged_since_us=min(rows.staged_since_us, dated_us))
+            announced[key] = replace(tables[key], rows=dated)
+    return announced
+
+
+def _newest_leases(paths: set[str], commit_id: str, sidecars: Sidecars, line: str) -> dict[str, str]:
+    """By the path of a table: the newest lease of a load that names it. No more sidecars are read than it takes."""
+    found: dict[str, str] = {}
+    listed = sidecars.listed()
+    while listed and paths - found.keys():
+        listed, some = listed[:-_READ_AT_ONCE], listed[-_READ_AT_ONCE:]
+        for sidecar in sorted(sidecars.read_all(some), key=lambda one: one.operation_id, reverse=True):
+            if sidecar.kind == STAGING and sidecar.line == line and _is_of(sidecar, commit_id):
+                for path in paths.intersection(table.table_path for table in sidecar.tables):
+                    found.setdefault(path, sidecar.operation_id)
+    return found
+
+
+def _is_of(sidecar: Sidecar, commit_id: str) -> bool:
+    return any(intent.commit_id == commit_id for intent in sidecar.intents)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from omniray.engine.base.errors import Moved
 from omniray.engine.base.principal import Author
+from omniray.engine.judge.claims import refuse_unfounded
 from omniray.engine.judge.constraints import LOOKUP_KEYS_MAX, judge
 from omniray.engine.judge.keylog import KeyLog, PackedKeys
 from omniray.engine.judge.pinned import State
@@ -160,7 +161,10 @@ class MutationRequest:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A load whose rows are staged already. Its resolution is valid until a table that it was judged on moves."""
+    """A load whose rows are staged already. Its resolution is valid until a table that it was judged on moves.
+
+    The rows that it replaces, and those that it carries, are compared with the state all the same.
+    """
 
     header: Header
     resolution: Resolution
@@ -180,6 +184,7 @@ class PreparedRequest:
         for table_key, version in self.judged_on.items():
             if state.version(table_key) != version:
                 raise Moved(f"{table_key} has moved since the load was judged", table_key=table_key)
+        refuse_unfounded(self.resolution.tables, state)
         return self.resolution
 
 

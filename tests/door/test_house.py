@@ -17,9 +17,11 @@ from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
 from omniray.coordinator.actors.call_threads import OF_A_KIND
 from omniray.coordinator.client.client import connect_to_serving
+from omniray.coordinator.client.waits import carried_out
 from omniray.coordinator.door import calls
 from omniray.coordinator.door import record as record_module
 from omniray.coordinator.door.calls import CALLS, Call
+from omniray.coordinator.door.record import DoorRecord, put_record
 from omniray.coordinator.door.requests import RequestDecoder
 from omniray.coordinator.rounds.events import Event, Instruction, Submitted
 from omniray.coordinator.rounds.fairness import Ticket
@@ -51,7 +53,7 @@ from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writes.write_requests import MutationRequest
-from tests.coordination import TIMEOUT_S
+from tests.coordination import TIMEOUT_S, Sender
 from tests.graphs import INSERT, PERSON, create_store, parts_of
 from tests.housing import Housed, housed
 from tests.stores import Root
@@ -251,7 +253,26 @@ def test_a_fenced_write_stays_one_also_when_nobody_can_be_named_who_owns_the_lin
         monkeypatch.setattr(coordinator.incarnations.branch.tip, "another", fail)
     answer = coordinator.house._fenced(fenced)
     assert isinstance(answer, Fenced)
-    assert answer.facts.get("owner") == (successor if is_readable else None)
+    assert answer.facts == ({"owner": successor} if is_readable else {})
+
+
+def test_a_client_whose_coordinator_lost_the_line_is_told_the_door_of_the_new_owner(
+    store: ObjectStore, coordinator: Housed
+) -> None:
+    successor = str(omniray.engine.line.owner.Incarnation.new("10.0.0.2:6379"))
+    door = DoorRecord.new("http://127.0.0.1:7")
+    with connected(store) as client:
+        wire = client._link.wire
+        taken = take_over(parts_of(store).tip, successor, door=door.digest)
+        put_record(store, door, taken.epoch)
+        write = Sender(client.schema, client._graph.schema_hash).load_request([{"name": "x"}], type="Person")
+        for ask in (
+            lambda: carried_out(wire.writing(write, TIMEOUT_S)),
+            lambda: wire.call(calls.OUTCOME, TIMEOUT_S, calls.OfWrite(new_ulid())),
+        ):
+            with pytest.raises(Fenced) as told:
+                ask()
+            assert (told.value.facts["owner"], told.value.facts["url"]) == (successor, door.url)
 
 
 def test_a_client_is_told_which_versions_a_coordinator_of_a_later_release_speaks(
@@ -353,6 +374,7 @@ def test_a_bug_in_a_call_is_told_to_its_caller_alone(
         (calls.REPAIR, {"tables": "node:Person"}),
         (calls.REPAIR, {"adopt": "yes"}),
         (calls.SWEEP, {"older_than_s": "long"}),
+        (calls.SWEEP, {"older_than_s": -1e9}),
         (calls.ABANDON, {"txn_id": "../.."}),
     ],
 )
@@ -368,7 +390,10 @@ def test_arguments_have_defaults_and_may_have_fields_of_a_later_omniray(data: by
     assert calls.decode_arguments(calls.SWEEP, data) == calls.SweepTerms()
 
 
-@pytest.mark.parametrize("data", [b"[" * 100_000, b"\xff", b"{", b'{"dry_run": tru}'])
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 100_000, b"\xff", b"{", b'{"dry_run": tru}', b'{"older_than_s": NaN}', b'{"older_than_s": 1e999}'],
+)
 def test_arguments_that_are_no_json_are_bad_input(data: bytes) -> None:
     with pytest.raises(InputError, match="'sweep' can't be read"):
         calls.decode_arguments(calls.SWEEP, data)

@@ -90,7 +90,7 @@ _ADVANCE, _LANDED, _VOID_FROM, _FAILED, _END = (
     Rounds._advance, Rounds._landed, Rounds._void_from, Rounds._failed, Rounds._end,
 )  # fmt: skip
 _TAKE, _ABANDONED = TenantQueue.take, Rounds._abandoned
-_STEPS, _COMMIT, _DRIFTED, _FATE = RoundSteps.__init__, RoundSteps.commit, steps._drift, line_end.fate
+_STEPS, _COMMIT, _BLAMING, _FATE = RoundSteps.__init__, RoundSteps.commit, steps._blaming, line_end.fate
 
 
 def _taking_for_landed(kind: type[Commit | Confirm]) -> Callable[[Rounds], list[Instruction]]:
@@ -214,7 +214,7 @@ def _take_a_number_for_a_name(base: CommitObject, newest: CommitObject) -> Base:
 
 def _blame_whoever_touches_anything(work: Round, table_key: str, error: TableDrift) -> Failed:
     whole = frozenset(request.header.commit_id for request, _ in work.judged.accepted)
-    return replace(_DRIFTED(work, table_key, error), blamed=whole)
+    return replace(_BLAMING(work, table_key, error), blamed=whole)
 
 
 def _give_up_unnoticed(self: Attempts, attempt: Attempt) -> Future[None]:
@@ -260,7 +260,7 @@ TWINS = {
     "a round without changes is confirmed unread": (RoundSteps, "confirm", lambda self, work: Landed(work.number)),
     "what is staged on top of a round counts as landed": (Base, "on", _take_a_number_for_a_name),
     "an object is put unannounced": (Sidecars, "put", lambda self, sidecar: None),
-    "the writes of other tables are blamed too": (steps, "_drift", _blame_whoever_touches_anything),
+    "the writes of other tables are blamed too": (steps, "_blaming", _blame_whoever_touches_anything),
     "what a void round made stays": (Attempts, "_delete", lambda self, attempt: None),
     "a round that is staged when it is void stays": (Attempts, "give_up", _give_up_unnoticed),
 }

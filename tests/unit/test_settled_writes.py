@@ -239,7 +239,7 @@ def test_what_an_earlier_owner_reported_holds_after_a_take_over(
 ) -> None:
     """Fault: the publisher that gave the answer dies, and a late try comes to its successor."""
     if not has_guard:
-        monkeypatch.setattr(Withdrawals, "look_back", lambda self, began: None)
+        monkeypatch.setattr(Withdrawals, "look_back", lambda self, *began: None)
         monkeypatch.setattr(
             Withdrawals, "voids", lambda self, commit_id, began: began < self._numbers.get(commit_id, 0)
         )

@@ -14,7 +14,7 @@ import pytest
 from ulid import ULID
 
 import omniray
-from omniray.engine.base.errors import LineOwned, TableDrift
+from omniray.engine.base.errors import InputError, LineOwned, TableDrift
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.base.process import this_process
 from omniray.engine.base.ulids import new_ulid
@@ -310,6 +310,21 @@ def test_the_time_is_in_the_line_and_never_goes_back(on_disk: Swept) -> None:
 def test_a_clock_that_is_ahead_does_not_refuse_what_is_staged_until_its_time_has_come(on_disk: Swept) -> None:
     on_disk.sweep(ahead_us=DAY_US)
     assert on_disk.parts.newest().swept_before_us <= time.time_ns() // 1000
+
+
+@pytest.mark.parametrize("age_s", [-1e9, -1e-6, float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_no_age_puts_a_time_to_come_into_the_line(on_disk: Swept, age_s: float, dry_run: bool) -> None:
+    """Every load of staged files would be refused until then."""
+    before = on_disk.parts.newest()
+    with pytest.raises(InputError, match="give 0 or more"):
+        on_disk.sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=age_s, dry_run=dry_run)
+    assert on_disk.parts.newest() == before
+
+
+def test_an_age_of_more_than_all_time_finds_nothing(on_disk: Swept) -> None:
+    report = on_disk.sweeper.sweep(now_us=time.time_ns() // 1000, older_than_s=1e308)
+    assert (report.deleted.files, on_disk.parts.newest().swept_before_us) == (0, 0)
 
 
 def test_files_of_old_versions_stay_wherever_their_manifests_lie(any_root: Root) -> None:

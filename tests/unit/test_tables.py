@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from omniray.engine.base.errors import GraphGone, InvariantViolation, StorageError
+from omniray.engine.base.errors import GraphGone, InputError, InvariantViolation, StorageError
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.line.graph_identity import PATH as IDENTITY
 from omniray.engine.line.graph_identity import GraphIdentity, encode
@@ -581,7 +581,7 @@ def test_rows_that_were_staged_and_are_gone_or_cut_short_are_not_committed(
     if left is not None:
         store.put(f"{PATH}/data/{staged.files[0]}", left)
     change = (storage.stage_overwrite if overwrites else storage.stage_append)(table, staged)
-    with pytest.raises(StorageError, match=f"{staged.files[0]} {what}.*; nothing was written: stage its rows again"):
+    with pytest.raises(InputError, match=f"{staged.files[0]} {what}.*; nothing was written: stage its rows again"):
         commit(storage, table, change)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from omniray.engine.history.withdrawals import Withdrawals
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject, Remark
 from omniray.engine.store.object_store import ObjectStore
+from tests.coordination import TIMEOUT_S
 from tests.graphs import Parts, main_of
 
 WITHDRAWN, OTHER = new_ulid(), new_ulid()
@@ -32,8 +35,8 @@ class _Read(CommitLog):
         super().__init__(store, main_of(store))
         self.seen: list[int] = []
 
-    def down_to(self, newest: CommitObject, seq: int) -> tuple[CommitObject, ...]:
-        found = super().down_to(newest, seq)
+    def down_to(self, newest: CommitObject, seq: int, *, at_once: int = 1) -> tuple[CommitObject, ...]:
+        found = super().down_to(newest, seq, at_once=at_once)
         self.seen += [obj.seq for obj in found[1:]]
         return found
 
@@ -105,10 +108,10 @@ def test_nothing_is_read_for_a_try_that_does_not_say_when_it_began_or_began_just
     assert log.seen == []
 
 
-def test_a_try_of_which_too_much_time_has_passed_is_void_whatever_its_write(
+def test_a_try_of_which_too_much_time_has_passed_is_void_and_nothing_is_read_for_it(
     store: ObjectStore, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often somebody asks, no more than the bound is read: one client must not hold up all others."""
+    """One client must not hold up all others, neither with one old try nor with many."""
     monkeypatch.setattr(withdrawals, "LOOK_BACK_MAX", 3)
     began = parts.tip.newest.seq
     for _ in range(8):
@@ -116,12 +119,50 @@ def test_a_try_of_which_too_much_time_has_passed_is_void_whatever_its_write(
     newest = parts.tip.newest.seq
     log = _Read(store)
     known = Withdrawals(log, parts.tip.newest)
-    for _ in range(3):
-        known.look_back(began)
-    assert log.seen == [newest - 1, newest - 2, newest - 3]
+    known.look_back(began, newest - 5, 0)
+    assert log.seen == []
     assert known.voids(OTHER, began)
     assert known.voids(OTHER, newest - 5)
+    for _ in range(3):
+        known.look_back(began, newest - 4)
+    assert log.seen == [newest - 1, newest - 2, newest - 3]
+    assert known.voids(OTHER, newest - 5)
     assert not known.voids(OTHER, newest - 4), "all that followed it was read"
+
+
+@dataclass
+class _Far:
+    """A store as if it were remote; two of its objects must be asked for at the same time."""
+
+    inner: ObjectStore
+    asked: list[str] = field(default_factory=list)
+    two: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=TIMEOUT_S))
+    local_root: None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def get(self, path: str) -> bytes | None:
+        self.asked.append(path)
+        self.two.wait()
+        return self.inner.get(path)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_objects_of_a_remote_line_are_read_at_once_and_each_only_once(
+    store: ObjectStore, parts: Parts, missing: bool
+) -> None:
+    began = parts.tip.newest.seq
+    taken = [remarked(parts, WITHDRAWN).seq for _ in range(9)]
+    far: Any = _Far(store)
+    log = CommitLog(far, main_of(store))
+    if missing:
+        store.delete(log.path(taken[3]))
+    known = Withdrawals(log, parts.tip.newest)
+    for _ in range(3):
+        known.look_back(began)
+    assert sorted(far.asked) == sorted(map(log.path, taken[:-1]))
+    assert known.voids(OTHER, began) == missing
 
 
 def test_a_try_that_began_in_a_part_of_the_line_that_was_pruned_is_void(store: ObjectStore, parts: Parts) -> None:

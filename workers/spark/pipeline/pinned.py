@@ -22,7 +22,7 @@ class PinnedGraph:
 
     spark: SparkSession
     uri: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)
     snapshot: Snapshot
     mode: Mode
     written: Collection[str]
