@@ -214,6 +214,17 @@ class Publisher:
         with self._lock:
             self._dispatch(Ended(error))
 
+    def end_closed(self, closed: CommitObject, gone: BranchGone) -> None:
+        """End because this object has closed the line: what is being put is in the line by now, or never will be."""
+        with self._lock:
+            number = self._rounds.putting
+            work = None if number is None else self._under_way[number]
+        ended = Ended(gone)
+        if work is not None:
+            with contextlib.suppress(OmnirayError):  # else the fate of its writes stays open
+                ended = Ended(gone, settled=number, landed=self.steps.is_in(closed, work))
+        self._dispatch(ended)
+
     def close(self) -> None:
         self._executor.close()
 

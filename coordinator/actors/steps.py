@@ -37,7 +37,7 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.history.withdrawals import Withdrawals
 from omniray.engine.judge.resolution import refuse_swept
-from omniray.engine.line.commit_object import CommitObject, Fate, Remark
+from omniray.engine.line.commit_object import CommitObject, Fate, Remark, landed_in
 from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.writes.write_requests import Request
@@ -246,7 +246,7 @@ class RoundSteps:
         began = time.perf_counter()
         fate = self.attempts.put(attempt, self._tip)
         if fate is Fate.FENCED:
-            return Ended(_fenced(self._tip.refresh()))
+            return Ended(_fenced(self._tip.refresh()), settled=work.number)
         if fate is not Fate.LANDED:
             self._tip.refresh()
             return Overtaken(work.number)
@@ -272,6 +272,14 @@ class RoundSteps:
         if newest.owner != self._owner:
             return Ended(_fenced(newest))
         return Landed(work.number) if newest.op_id == work.base.op_id else Overtaken(work.number)
+
+    def is_in(self, closed: CommitObject, work: Round) -> bool:
+        """Whether a round's object is in a line that this object has closed; it never will be if it is not."""
+        assert work.ours is not None, "an object that is being put"
+        line = self._branch.log.down_to(closed, work.ours.seq)
+        if line[-1].seq > work.ours.seq:
+            raise StorageError(f"object {work.ours.seq} of the line {closed.line} was pruned")
+        return landed_in(line, work.ours)
 
     # Giving up
 
