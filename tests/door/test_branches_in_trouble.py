@@ -62,7 +62,7 @@ def test_a_write_on_a_branch_that_was_deleted_is_in_doubt_where_its_line_can_not
     add(client, "bob", A)
     branch = the_hosted(coordinator, A)
     slow = SlowAnswers(branch.line, monkeypatch)
-    writing = pool.submit(add, client, "cid", A)
+    writing = pool.submit(add, client, "cid", A, timeout_s=5.0)
     assert slow.gate.reached.wait(TIMEOUT_S)
 
     def fail(*_: object) -> bool:
