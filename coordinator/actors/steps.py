@@ -40,7 +40,7 @@ from omniray.engine.judge.resolution import refuse_swept
 from omniray.engine.line.commit_object import CommitObject, Fate, Remark, landed_in
 from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.line.sidecar import SidecarIntent
-from omniray.engine.writes.write_requests import Request
+from omniray.engine.writes.write_requests import Header, Request
 
 log = logging.getLogger("omniray")
 
@@ -129,15 +129,15 @@ class RoundSteps:
 
     def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
         """The refusals of writes that were reported as not committed, here, below this round or in it."""
-        self._withdrawals.look_back(min((r.header.began for r in requests if r.header.began), default=0))
+        began = {r.header.commit_id: _began(r.header) for r in requests}
+        self._withdrawals.look_back(min(filter(None, began.values()), default=0))
         below = dict.fromkeys(work.base.withdrawn, work.base.seq)  # it may not have landed yet
         ours = {commit_id: work.base.seq + 1 for remark in work.remarks for commit_id in remark.withdrawn}
         recorded = {**below, **ours}
         return {
-            r.header.commit_id: _reported(r.header.commit_id)
-            for r in requests
-            if r.header.began < recorded.get(r.header.commit_id, 0)
-            or self._withdrawals.voids(r.header.commit_id, r.header.began)
+            commit_id: _reported(commit_id)
+            for commit_id, number in began.items()
+            if number < recorded.get(commit_id, 0) or self._withdrawals.voids(commit_id, number)
         }
 
     def _looked_up(
@@ -296,6 +296,11 @@ def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
         return WriteAnswer(first_outcome(*found, request.header.payload_hash))
     except PayloadMismatch as mismatch:
         return mismatch
+
+
+def _began(header: Header) -> int:
+    """The number at which a try began. One that doesn't say it may have begun with the line, unless its id is new."""
+    return header.began or (0 if header.fresh else 1)
 
 
 def _reported(commit_id: str) -> Withdrawn:

@@ -8,12 +8,17 @@ import pytest
 
 import omniray
 from omniray.coordinator.client.client import connect_to_serving
-from omniray.engine.base.errors import BranchGone, OutcomeUnknown, StorageError
+from omniray.coordinator.client.waits import Waits
+from omniray.coordinator.client.wire import Wire
+from omniray.coordinator.rounds.conflicts import WriteAnswer
+from omniray.engine.base.errors import BranchGone, OutcomeUnknown, StorageError, Withdrawn
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, ObjectStore
+from omniray.engine.writes.write_requests import Request
 from tests.coordination import TIMEOUT_S
-from tests.door.hosting import A, Gate, add, people, the_hosted
+from tests.door.hosting import A, Gate, add, let_idle_go, newest_on, people, the_hosted
 from tests.housing import Housed
 
 # A branch that is deleted under its writers
@@ -75,3 +80,48 @@ def test_a_write_on_a_branch_that_was_deleted_is_in_doubt_where_its_line_can_not
             writing.result(TIMEOUT_S)
     finally:
         slow.gate.opened.set()
+
+
+# A write that is reported as not committed
+
+
+def test_a_first_try_on_a_branch_that_was_reported_as_not_committed_does_not_land_later(
+    store: ObjectStore,
+    coordinator: Housed,
+    client: omniray.Client,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Fault: it is held up before it is sent, until another publisher of the branch has to judge it."""
+    txn_id, gate, writing = new_ulid(), Gate(), Wire.writing
+
+    def write_late(wire: Wire, request: Request, timeout_s: float) -> Waits[WriteAnswer]:
+        if request.header.commit_id == txn_id:
+            gate.wait()
+        return (yield from writing(wire, request, timeout_s))
+
+    monkeypatch.setattr(Wire, "writing", write_late)
+    late = pool.submit(add, client, "ghost", A, txn_id=txn_id)
+    assert gate.reached.wait(TIMEOUT_S)
+    with connect_to_serving(store.uri, None) as other:
+        assert not other.outcome(txn_id, branch=A).committed
+        add(other, "bob", A)
+        let_idle_go(coordinator)
+        gate.opened.set()
+        with pytest.raises(Withdrawn):
+            late.result(TIMEOUT_S)
+        assert people(other, A) == ["ann", "bob"]
+
+
+def test_a_client_knows_the_number_of_a_branch_before_its_first_write_and_after_it_has_connected_anew(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client
+) -> None:
+    with client._on(A) as on:
+        assert on.link.wire.newest == newest_on(store, A).seq > 0
+        add(client, "bob", A)
+        known = on.link.wire.newest
+        assert known == newest_on(store, A).seq
+        lost = on.link.wire
+        on.link.found_again(lost, TIMEOUT_S)
+        assert on.link.wire.root is client._link.wire is not lost.root
+        assert on.link.wire.newest == known
