@@ -18,7 +18,7 @@ from functools import partial
 
 from omniray.coordinator.actors.executor import StepExecutor, ThreadedExecutor
 from omniray.coordinator.actors.gauges import Gauges
-from omniray.coordinator.actors.steps import Queues, Round, RoundSteps
+from omniray.coordinator.actors.steps import Queues, Round, RoundSteps, reported
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.events import (
     Abandoned,
@@ -180,6 +180,11 @@ class Publisher:
             except OutcomeUnknown as error:  # it names the remark, of which the caller knows nothing
                 raise _unknown(commit_id) from error
         return self.is_committed(commit_id)
+
+    def refuse_withdrawn(self, commit_id: str, began: int) -> None:
+        """Raise if what the holder of the line is about to commit was reported as not committed since it began."""
+        if self.steps.is_withdrawn(commit_id, began) and not self.is_committed(commit_id):
+            raise reported(commit_id)
 
     def under_way(self, commit_id: str) -> Future[WriteAnswer] | None:
         waiting = self._waiting.get(commit_id)

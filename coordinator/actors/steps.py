@@ -135,10 +135,16 @@ class RoundSteps:
         ours = {commit_id: work.base.seq + 1 for remark in work.remarks for commit_id in remark.withdrawn}
         recorded = {**below, **ours}
         return {
-            commit_id: _reported(commit_id)
+            commit_id: reported(commit_id)
             for commit_id, number in began.items()
             if number < recorded.get(commit_id, 0) or self._withdrawals.voids(commit_id, number)
         }
+
+    def is_withdrawn(self, commit_id: str, began: int) -> bool:
+        """Whether what began at a number was reported as not committed since; while no round is under way."""
+        number = began or 1
+        self._withdrawals.look_back(number)
+        return self._withdrawals.voids(commit_id, number)
 
     def _looked_up(
         self, state: RoundState, requests: list[Request]
@@ -303,7 +309,7 @@ def _began(header: Header) -> int:
     return header.began or (0 if header.fresh else 1)
 
 
-def _reported(commit_id: str) -> Withdrawn:
+def reported(commit_id: str) -> Withdrawn:
     return Withdrawn(
         f"write {commit_id} was withdrawn: outcome() reported it as not committed. Nothing was written; submit it "
         "again",

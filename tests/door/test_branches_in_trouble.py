@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 import omniray
+from omniray.coordinator.client import prepared_load
 from omniray.coordinator.client.client import connect_to_serving
+from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.waits import Waits
 from omniray.coordinator.client.wire import Wire
+from omniray.coordinator.door import calls
+from omniray.coordinator.door.calls import Call, RepairTerms
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import BranchGone, OutcomeUnknown, StorageError, Withdrawn
+from omniray.engine.base.errors import BranchGone, Fenced, OutcomeUnknown, StorageError, Unreachable, Withdrawn
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.writes.write_requests import Request
 from tests.coordination import TIMEOUT_S
-from tests.door.hosting import A, Gate, add, let_idle_go, newest_on, people, the_hosted
+from tests.door.hosting import A, B, Gate, add, let_idle_go, newest_on, people, the_hosted, wait_until
 from tests.housing import Housed
+
+ROWS_OF_A_PREPARED_LOAD = 17_000
 
 # A branch that is deleted under its writers
 
@@ -125,3 +134,119 @@ def test_a_client_knows_the_number_of_a_branch_before_its_first_write_and_after_
         on.link.found_again(lost, TIMEOUT_S)
         assert on.link.wire.root is client._link.wire is not lost.root
         assert on.link.wire.newest == known
+
+
+LOST = {
+    "merge": lambda client, txn_id: client.merge(A, txn_id=txn_id),
+    "revert": lambda client, txn_id: client.revert(the_load(client), txn_id=txn_id),
+    "create": lambda client, txn_id: client.create_branch("new", txn_id=txn_id),
+    "rename": lambda client, txn_id: client.rename_branch(A, "new", txn_id=txn_id),
+    "delete": lambda client, txn_id: client.delete_branch(B, txn_id=txn_id),
+}
+
+
+def the_load(client: omniray.Client) -> str:
+    (loaded,) = (one.commit_id for one in client.history() if one.kind == "Load")
+    return loaded
+
+
+@pytest.mark.parametrize("verb", LOST)
+def test_a_verb_whose_first_try_was_lost_and_reported_as_not_committed_is_not_carried_out_by_the_second_one(
+    store: ObjectStore,
+    coordinator: Housed,
+    client: omniray.Client,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+) -> None:
+    add(client, "bob", A)
+    txn_id, gate, lost = new_ulid(), Gate(), list[str]()
+    calling, found_again = Wire.calling, Link.found_again
+
+    def lose_the_first(wire: Wire, call: Call, timeout_s: float, arguments: Any = None) -> Waits[Any]:
+        if getattr(arguments, "txn_id", "") == txn_id and call is not calls.OUTCOME and not lost:
+            lost.append(call.name)
+            raise Unreachable("the publisher died before it did anything", url=wire.url)
+        return (yield from calling(wire, call, timeout_s, arguments))
+
+    def find_late(link: Link, gone: Wire, timeout_s: float) -> None:
+        gate.wait()
+        found_again(link, gone, timeout_s)
+
+    monkeypatch.setattr(Wire, "calling", lose_the_first)
+    monkeypatch.setattr(Link, "found_again", find_late)
+    doing = pool.submit(LOST[verb], client, txn_id)
+    assert gate.reached.wait(TIMEOUT_S)
+    before = newest_on(store, "main").seq
+    with connect_to_serving(store.uri, None) as other:
+        assert not other.outcome(txn_id).committed
+        gate.opened.set()
+        with pytest.raises(Withdrawn):
+            doing.result(TIMEOUT_S)
+        assert newest_on(store, "main").seq == before + 1, "the report is all that was put"
+        assert [one.name for one in other.branches()] == ["main", A, B]
+    LOST[verb](client, txn_id)
+    assert client.outcome(txn_id).committed
+
+
+def test_a_prepared_load_that_was_reported_as_not_committed_between_two_judgements_does_not_land(
+    store: ObjectStore,
+    coordinator: Housed,
+    client: omniray.Client,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    txn_id, gate, judge, judged = new_ulid(), Gate(), prepared_load._judged, list[int]()
+    with connect_to_serving(store.uri, None) as other:
+
+        def overtaken_once(*given: Any) -> Any:
+            judgement = judge(*given)
+            judged.append(1)
+            if len(judged) == 1:
+                add(other, "mover")
+            else:
+                gate.wait()
+            return judgement
+
+        monkeypatch.setattr(prepared_load, "_judged", overtaken_once)
+        rows = [{"name": f"p{n}"} for n in range(ROWS_OF_A_PREPARED_LOAD)]
+        loading = pool.submit(client.load, rows, type="Person", txn_id=txn_id)
+        assert gate.reached.wait(TIMEOUT_S)
+        assert not other.outcome(txn_id).committed
+        client.load([{"name": "oslo"}], type="City")  # it hears of the newest number
+        gate.opened.set()
+        with pytest.raises(Withdrawn):
+            loading.result(TIMEOUT_S)
+        assert people(other) == ["ann", "mover"]
+
+
+# A publisher that ends while somebody waits for its rounds
+
+
+@pytest.mark.parametrize("verb", ["create", "repair"])
+def test_a_verb_that_waited_for_the_rounds_of_a_publisher_that_ended_is_not_carried_out_for_it(
+    store: ObjectStore, coordinator: Housed, client: omniray.Client, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A new life of the publisher may have begun, whose rounds do not wait."""
+    first = coordinator.incarnations.publisher
+    held, ends = first.held, list[bool]()
+
+    @contextmanager
+    def held_too_late() -> Iterator[None]:
+        with held():
+            if not ends:
+                ends.append(True)
+                first.end(OutcomeUnknown("the connection is gone", txn_id=""))
+                wait_until(lambda: coordinator.incarnations.publisher is not first)
+            yield
+
+    monkeypatch.setattr(first, "held", held_too_late)
+    monkeypatch.setattr(first, "steps", None)  # nobody works with the steps of the first one any more
+    terms = RepairTerms(adopt=True)
+    if verb == "create":
+        client.create_branch("new")
+    else:
+        with pytest.raises(Fenced):
+            coordinator.incarnations.repair(terms)
+    assert ends
+    add(client, "bob")
