@@ -53,11 +53,14 @@ class HostedBranch(LineService):
     def look_again(self) -> None:
         """End if the branch was deleted: its writers are told now, not when they write again."""
         try:
-            refuse_closed(self.branch.tip.another().refresh())
-        except BranchGone as gone:
-            self.publisher.end(gone)
+            newest = self.branch.tip.another().refresh()
         except OmnirayError as error:  # the next round will see
             log.warning("event=not_looked_at line=%s error=%s", self.line, error)
+            return
+        try:
+            refuse_closed(newest)
+        except BranchGone as gone:
+            self.publisher.end_closed(newest, gone)
 
     def leave(self) -> None:
         """Finish what is under way, hand the line back and close everything.

@@ -87,9 +87,9 @@ class CoordinatorHouse:
             calls.STATUS: lambda line, _: self._status(line),
             calls.SWEEP: lambda _, terms: self._sweep(terms),
             calls.DOWN: lambda _, __: self.down(),
-            calls.BRANCH_CREATE: lambda _, terms: self._of.change_branches(partial(_create, terms)),
-            calls.BRANCH_DELETE: lambda _, terms: self._of.change_branches(partial(_delete, terms)),
-            calls.BRANCH_RENAME: lambda _, terms: self._of.change_branches(partial(_rename, terms)),
+            calls.BRANCH_CREATE: lambda _, terms: self._change_branches(_create, terms),
+            calls.BRANCH_DELETE: lambda _, terms: self._change_branches(_delete, terms),
+            calls.BRANCH_RENAME: lambda _, terms: self._change_branches(_rename, terms),
         }
 
     @property
@@ -219,6 +219,9 @@ class CoordinatorHouse:
         ending.daemon = True
         ending.start()
 
+    def _change_branches(self, verb: Callable[[Any, Branches], BranchChange], terms: Any) -> BranchChange:
+        return self._of.change_branches(partial(verb, terms), terms.txn_id, terms.began)
+
     def _sweep(self, terms: msgspec.Struct) -> Any:
         assert isinstance(terms, SweepTerms)
         self._of.admit()
@@ -318,11 +321,11 @@ def _repair(of: LineService, terms: RepairTerms) -> Any:
 
 
 def _merge(of: LineService, asked: MergeCall) -> MergeResult:
-    return of.merge(asked.source, _terms(asked))
+    return of.merge(asked.source, _terms(asked), asked.began)
 
 
 def _revert(of: LineService, asked: RevertCall) -> MergeResult:
-    return of.revert(asked.commit_id, _terms(asked))
+    return of.revert(asked.commit_id, _terms(asked), asked.began)
 
 
 def _terms(asked: MergeCall | RevertCall) -> MergeTerms:

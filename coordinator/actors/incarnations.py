@@ -152,11 +152,11 @@ class Incarnations(LineService):
             )  # fmt: skip
         return self._opener.opened(line, main=main), self._owner, self.storage.durability
 
-    def change_branches(self, carry_out: Callable[[Branches], T]) -> T:
+    def change_branches(self, carry_out: Callable[[Branches], T], txn_id: str | None = None, began: int = 0) -> T:
         """Carry out a verb that changes which branches there are; no round of main is under way meanwhile."""
         publisher = self.admit()
         try:
-            with publisher.held():
+            with self._held(publisher, txn_id, began):
                 return carry_out(Branches(self.branch, self._tip, publisher.steps.notice, owner=self._owner))
         finally:
             self._end_deleted()

@@ -33,7 +33,7 @@ from omniray.engine.base.errors import (
     StorageError,
     Unreachable,
 )
-from omniray.engine.base.ulids import checked_commit_id
+from omniray.engine.base.ulids import checked_commit_id, checked_txn_id
 from omniray.engine.branches.merge import Merger
 from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.branches.revert import revert_of
@@ -206,7 +206,7 @@ class LineService(ABC):
         publisher = self.admit()
         if not (terms.adopt or terms.discard):
             return self._repair(publisher, self.branch.tip.another(), terms)
-        with publisher.held():
+        with self._held(publisher):
             report = self._repair(publisher, self._tip, terms)
         self.reconciler.flush()
         self.reconciler.recover()  # operations may have waited for the repair
@@ -219,9 +219,9 @@ class LineService(ABC):
 
     # Merging
 
-    def merge(self, source: str, terms: MergeTerms) -> MergeResult:
+    def merge(self, source: str, terms: MergeTerms, began: int) -> MergeResult:
         """Merge a branch, or a commit of one, into this one; its writers wait for the last judgement and the commit."""
-        merger = self._merger()
+        merger = self._merger(terms.txn_id, began)
         with closing(States(self.branch)) as states:
             try:
                 named = states.named(source)
@@ -231,28 +231,36 @@ class LineService(ABC):
                 return first
             return merger.merge(named, terms)
 
-    def revert(self, commit_id: str, terms: MergeTerms) -> MergeResult:
+    def revert(self, commit_id: str, terms: MergeTerms, began: int) -> MergeResult:
         """Take back what a commit changed on this branch."""
-        merger = self._merger()
+        merger = self._merger(terms.txn_id, began)
         with closing(States(self.branch)) as states:
             head = self.branch.tip.another().refresh()
             operation = revert_of(states, head, checked_commit_id(commit_id), self.branch.branch.name)
             return merger.carry_out(operation, terms)
 
-    def _merger(self) -> Merger:
+    def _merger(self, txn_id: str | None, began: int) -> Merger:
         publisher, tip = self.admit(), self.branch.tip.another()
-        steps, held = publisher.steps, partial(self._held, publisher)
+        steps, held = publisher.steps, partial(self._held_for_merge, publisher, txn_id, began)
         return Merger(self.branch, tip, steps, steps.attempts, owner=self._owner, held=held)
 
     @contextlib.contextmanager
-    def _held(self, publisher: Publisher) -> Iterator[None]:
+    def _held_for_merge(self, publisher: Publisher, txn_id: str | None, began: int) -> Iterator[None]:
         """No round is under way within this block, whose object the next round then follows."""
-        with publisher.held():
-            if self.admit() is not publisher:
-                raise Fenced("this life of the publisher has ended; send the merge again with the same id")
+        with self._held(publisher, txn_id, began):
             yield
             with contextlib.suppress(StorageError):  # then the next round is overtaken, and judged again
                 self._tip.refresh()
+
+    @contextlib.contextmanager
+    def _held(self, publisher: Publisher, txn_id: str | None = None, began: int = 0) -> Iterator[None]:
+        """No round is under way within this block, and what it does has not been reported as not committed."""
+        with publisher.held():
+            if self.admit() is not publisher:
+                raise Fenced("this life of the publisher has ended; send it again with the same id")
+            if txn_id is not None:
+                publisher.refuse_withdrawn(checked_txn_id(txn_id), began)
+            yield
 
     # Phase D
 

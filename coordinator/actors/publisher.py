@@ -18,7 +18,7 @@ from functools import partial
 
 from omniray.coordinator.actors.executor import StepExecutor, ThreadedExecutor
 from omniray.coordinator.actors.gauges import Gauges
-from omniray.coordinator.actors.steps import Queues, Round, RoundSteps
+from omniray.coordinator.actors.steps import Queues, Round, RoundSteps, reported
 from omniray.coordinator.rounds.admission import Limits
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.coordinator.rounds.events import (
@@ -185,6 +185,11 @@ class Publisher:
                 raise _unknown(commit_id) from error
         return self.is_committed(commit_id)
 
+    def refuse_withdrawn(self, commit_id: str, began: int) -> None:
+        """Raise if what the holder of the line is about to commit was reported as not committed since it began."""
+        if self.steps.is_withdrawn(commit_id, began) and not self.is_committed(commit_id):
+            raise reported(commit_id)
+
     def under_way(self, commit_id: str) -> Future[WriteAnswer] | None:
         waiting = self._waiting.get(commit_id)
         return None if waiting is None else waiting.answer
@@ -217,6 +222,17 @@ class Publisher:
         """Answer every waiting write with an error, and take no more writes."""
         with self._lock:
             self._dispatch(Ended(error))
+
+    def end_closed(self, closed: CommitObject, gone: BranchGone) -> None:
+        """End because this object has closed the line: what is being put is in the line by now, or never will be."""
+        with self._lock:
+            number = self._rounds.putting
+            work = None if number is None else self._under_way[number]
+        ended = Ended(gone)
+        if work is not None:
+            with contextlib.suppress(OmnirayError):  # else the fate of its writes stays open
+                ended = Ended(gone, settled=number, landed=self.steps.is_in(closed, work))
+        self._dispatch(ended)
 
     def close(self) -> None:
         self._executor.close()

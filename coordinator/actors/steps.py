@@ -40,11 +40,11 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.history.recent_commits import RecentCommits
 from omniray.engine.history.withdrawals import Withdrawals
 from omniray.engine.judge.resolution import refuse_swept
-from omniray.engine.line.commit_object import CommitObject, Fate, Remark
+from omniray.engine.line.commit_object import CommitObject, Fate, Remark, landed_in
 from omniray.engine.line.line_end import Tip, refuse_closed
 from omniray.engine.line.sidecar import SidecarIntent
 from omniray.engine.writes.lease import as_announced
-from omniray.engine.writes.write_requests import Request
+from omniray.engine.writes.write_requests import Header, Request
 
 log = logging.getLogger("omniray")
 
@@ -143,16 +143,26 @@ class RoundSteps:
 
     def _withdrawn(self, requests: Sequence[Request], work: Round) -> dict[str, WriteAnswer | OmnirayError]:
         """The refusals of writes that were reported as not committed, here, below this round or in it."""
-        self._withdrawals.look_back(*(r.header.began for r in requests))
+        began = {r.header.commit_id: self._began(r.header) for r in requests}
+        self._withdrawals.look_back(*began.values())
         below = dict.fromkeys(work.base.withdrawn, work.base.seq)  # it may not have landed yet
         ours = {commit_id: work.base.seq + 1 for remark in work.remarks for commit_id in remark.withdrawn}
         recorded = {**below, **ours}
         return {
-            r.header.commit_id: _reported(r.header.commit_id)
-            for r in requests
-            if r.header.began < recorded.get(r.header.commit_id, 0)
-            or self._withdrawals.voids(r.header.commit_id, r.header.began)
+            commit_id: reported(commit_id)
+            for commit_id, number in began.items()
+            if number < recorded.get(commit_id, 0) or self._withdrawals.voids(commit_id, number)
         }
+
+    def is_withdrawn(self, commit_id: str, began: int) -> bool:
+        """Whether what began at a number was reported as not committed since; while no round is under way."""
+        number = began or self._withdrawals.earliest
+        self._withdrawals.look_back(number)
+        return self._withdrawals.voids(commit_id, number)
+
+    def _began(self, header: Header) -> int:
+        """The number at which a try began. One that doesn't say it began as early as is known, unless its id is new."""
+        return header.began or (0 if header.fresh else self._withdrawals.earliest)
 
     def _looked_up(
         self, state: RoundState, requests: list[Request]
@@ -266,7 +276,7 @@ class RoundSteps:
         began = time.perf_counter()
         fate = self.attempts.put(attempt, self._tip)
         if fate is Fate.FENCED:
-            return Ended(_fenced(self._tip.refresh()))
+            return Ended(_fenced(self._tip.refresh()), settled=work.number)
         if fate is not Fate.LANDED:
             self._tip.refresh()
             return Overtaken(work.number)
@@ -293,6 +303,14 @@ class RoundSteps:
             return Ended(_fenced(newest))
         return Landed(work.number) if newest.op_id == work.base.op_id else Overtaken(work.number)
 
+    def is_in(self, closed: CommitObject, work: Round) -> bool:
+        """Whether a round's object is in a line that this object has closed; it never will be if it is not."""
+        assert work.ours is not None, "an object that is being put"
+        line = self._branch.log.down_to(closed, work.ours.seq)
+        if line[-1].seq > work.ours.seq:
+            raise StorageError(f"object {work.ours.seq} of the line {closed.line} was pruned")
+        return landed_in(line, work.ours)
+
     # Giving up
 
     def discard(self, work: Round) -> None:
@@ -310,7 +328,7 @@ def _first(request: Request, found: LandedCommit) -> WriteAnswer | OmnirayError:
         return mismatch
 
 
-def _reported(commit_id: str) -> Withdrawn:
+def reported(commit_id: str) -> Withdrawn:
     return Withdrawn(
         f"write {commit_id} was withdrawn: outcome() reported it as not committed. Nothing was written; submit it "
         "again",

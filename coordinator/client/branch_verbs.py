@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from omniray.coordinator.client.delivery import beginning
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.on_branch import OnBranch
+from omniray.coordinator.client.waits import carried_out
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call, CreateTerms, DeleteTerms, MergeCall, RenameTerms, RevertCall
 from omniray.engine.base.errors import BranchGone, Conflict
@@ -121,7 +123,7 @@ class BranchVerbs(ABC):
         with self._on(into) as on:
             if preview:
                 return on.foretold(lambda states, _: merge_of(on.branch.branch, states.named(source)), terms)
-            call = MergeCall(source=source, **_asked(terms))
+            call = MergeCall(source=source, **_asked(terms), began=_begun(on.link, timeout_s))
             done: MergeResult = on.link.call(calls.MERGE, timeout_s, call)
         return _ours(self._without_source(source, done, terms) if delete_source else done, txn_id)
 
@@ -157,7 +159,7 @@ class BranchVerbs(ABC):
         with self._on(branch) as on:
             if preview:
                 return on.foretold(lambda states, head: revert_of(states, head, commit_id, on.name), terms)
-            call = RevertCall(commit_id=commit_id, **_asked(terms))
+            call = RevertCall(commit_id=commit_id, **_asked(terms), began=_begun(on.link, timeout_s))
             done: MergeResult = on.link.call(calls.REVERT, timeout_s, call)
             return _ours(done, txn_id)
 
@@ -165,12 +167,12 @@ class BranchVerbs(ABC):
         self, name: str, actor: str | None, tenant: str | None, message: str, txn_id: str | None
     ) -> dict[str, Any]:
         """What all verbs of branches have in common; one that is sent again is carried out once, by its id."""
+        self._refuse_unusable()
         author = self.written_by(actor, tenant)
         said = {"name": name, "actor": author.actor, "tenant": author.tenant, "message": checked_message(message)}
-        return {**said, "txn_id": _checked(txn_id)}
+        return {**said, "txn_id": _checked(txn_id), "began": _begun(self._link, self._timeout_s)}
 
     def _changed(self, call: Call, terms: Any, txn_id: str | None) -> BranchChange:
-        self._refuse_unusable()
         done: BranchChange = self._link.call(call, self._timeout_s, terms)
         return _ours(done, txn_id)
 
@@ -178,6 +180,10 @@ class BranchVerbs(ABC):
 def _checked(txn_id: str | None) -> str:
     """The id of a verb, a new one if none is given: one that is sent again is carried out once."""
     return new_ulid() if txn_id is None else checked_txn_id(txn_id)
+
+
+def _begun(link: Link, timeout_s: float) -> int:
+    return carried_out(beginning(link, timeout_s))
 
 
 def _asked(terms: MergeTerms) -> dict[str, Any]:

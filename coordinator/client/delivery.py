@@ -65,7 +65,8 @@ class Delivery:
         cancelled is given up: it is dropped if it still waits for its turn, and else it may land.
         """
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else checked_timeout(timeout_s))
-        request = yield from self._beginning(request, deadline)
+        if not request.header.began:
+            request = _begun(request, (yield from beginning(self._link, _left(request, deadline))))
         yield Nothing()
         try:
             return (yield from self._trying(request, deadline))
@@ -114,14 +115,9 @@ class Delivery:
             done.set()
             thread.join()
 
-    def _beginning(self, request: Request, deadline: float) -> Waits[Request]:
-        """The request with the newest number of the line that is known here, which must not be an old one."""
-        if self._link.wire.has_paused:
-            with contextlib.suppress(StorageError):  # the write itself will tell
-                yield from self._link.calling(NEWEST, _left(request, deadline))
-        one: Any = request
-        begun: Request = replace(one, header=replace(request.header, began=self._link.wire.newest))
-        return begun
+    def beginning(self, timeout_s: float | None) -> Waits[int]:
+        """The number at which a write begins, for one that takes several requests."""
+        return beginning(self._link, self._timeout_s if timeout_s is None else checked_timeout(timeout_s))
 
     def _finding_again(self, wire: Wire, request: Request, deadline: float, *, in_doubt: bool) -> Waits[None]:
         """Find the coordinator that serves the graph now; a failure here says nothing about the write in doubt."""
@@ -143,6 +139,17 @@ class Delivery:
         """Tell the coordinator that nobody waits for a write any more: one that still waits is dropped."""
         with contextlib.suppress(OmnirayError):
             yield from self._link.wire.calling(ABANDON, ABANDON_TIMEOUT_S, OfWrite(request.header.commit_id))
+
+
+def beginning(link: Link, timeout_s: float) -> Waits[int]:
+    """The newest number of the line that is known here, which must not be an old one: what begins now says it.
+
+    It is said again with every try: whatever was reported since is true of them all.
+    """
+    if link.wire.has_paused:
+        with contextlib.suppress(StorageError):  # what is sent will tell
+            yield from link.calling(NEWEST, timeout_s)
+    return link.wire.newest
 
 
 def checked_timeout(timeout_s: float) -> float:
@@ -168,6 +175,12 @@ def _end(error: OmnirayError, request: Request, *, in_doubt: bool) -> OmnirayErr
         case LineOwned() | NotFound() if "line" in error.facts:  # of the door, which has read nothing: no answer to it
             return _unknown(request) if in_doubt else error
     return error
+
+
+def _begun(request: Request, number: int) -> Request:
+    one: Any = request
+    begun: Request = replace(one, header=replace(request.header, began=number))
+    return begun
 
 
 def _left(request: Request, deadline: float) -> float:

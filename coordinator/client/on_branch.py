@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from omniray.coordinator.client.delivery import Delivery
 from omniray.coordinator.client.link import Link
-from omniray.coordinator.client.wire import Wire
+from omniray.coordinator.client.wire import Known, Wire
 from omniray.engine.base.errors import BranchGone
 from omniray.engine.branches.merge import Operation, foretell
 from omniray.engine.branches.merge_result import MergeResult, MergeTerms
@@ -27,14 +27,22 @@ from omniray.engine.store.object_store import ObjectStore
 
 
 class LineLink(Link):
-    """The link of main for another branch: its requests name the line of that branch."""
+    """The link of main for another branch: its requests name the line of that branch.
 
-    def __init__(self, main: Link, line: str) -> None:
-        self._main, self._line = main, line
+    What is known of the line outlasts the wire of main: a write that began before main's coordinator was found again
+    must not seem to have begun at no number.
+    """
+
+    def __init__(self, main: Link, branch: OpenBranch) -> None:
+        self._main, self._line, self._known = main, branch.branch.ulid, Known(branch.tip.newest.seq)
+        self._wire_on = main.wire.on(self._line, self._known)
 
     @property
     def wire(self) -> Wire:
-        return self._main.wire.on(self._line)
+        root = self._main.wire
+        if self._wire_on.root is not root:
+            self._wire_on = root.on(self._line, self._known)
+        return self._wire_on
 
     def found_again(self, lost: Wire, timeout_s: float) -> None:
         self._main.found_again(lost.root, timeout_s)
@@ -92,7 +100,7 @@ class BranchHandles:
         with self._lock:
             if name not in self._others:
                 branch = open_branch(self._store, name)
-                link = LineLink(self._main.link, branch.branch.ulid)
+                link = LineLink(self._main.link, branch)
                 self._others[name] = OnBranch.of(branch, link, self._timeout_s)
             return self._others[name]
 

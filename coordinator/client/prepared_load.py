@@ -20,13 +20,18 @@ JUDGEMENTS_MAX = 100
 def sending_prepared(
     intent: LoadIntent, graph: GraphReader, stager: LoadStager, delivery: Delivery, timeout_s: float | None
 ) -> Waits[Answered]:
-    """Judge the load and send its judgement, until no table has moved in between."""
+    """Judge the load and send its judgement, until no table has moved in between.
+
+    All judgements are of one write: if that was reported as not committed since it was first sent, none may land.
+    """
+    began = 0
     for judgement in range(JUDGEMENTS_MAX):
         with delivery.holding(intent.commit_id) if judgement else contextlib.nullcontext():
             resolution, judged_on = _judged(intent, graph, stager)
+        began = began or (yield from delivery.beginning(timeout_s))
         header = Header(
             intent.commit_id, intent.kind, intent.author, intent.expected_versions, intent.payload_hash,
-            graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable, message=intent.message,
+            graph.schema_hash, fresh=judgement == 0 and not intent.resubmittable, began=began, message=intent.message,
         )  # fmt: skip
         with contextlib.suppress(Moved):
             return (yield from delivery.sending(PreparedRequest(header, resolution, judged_on), timeout_s))

@@ -14,6 +14,7 @@ import http
 import socket
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,11 +46,26 @@ class _Unanswered(Exception):
     """The request was sent, at least in part, and no whole answer came."""
 
 
+@dataclass(slots=True)
+class Known:
+    """The highest number of a line that its coordinator told, or that the line had, and when that was heard."""
+
+    newest: int
+    heard_at: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def may_be_old(self) -> bool:
+        return time.monotonic() - self.heard_at > IDLE_S
+
+    def hear(self, newest: int) -> None:
+        self.newest, self.heard_at = max(self.newest, newest), time.monotonic()
+
+
 class Wire:
-    """The connections to one door. Threads may share it; `newest` is the highest number of the line that it told."""
+    """The connections to one door. Threads may share it; it tells what is known of the line that its requests name."""
 
     def __init__(self, door: FoundDoor, line: str, newest: int) -> None:
-        self.url, self.newest = door.record.url, newest
+        self.url, self._known = door.record.url, Known(newest)
         self._version = agreed_version(door.record.versions, f"the coordinator at {self.url}")
         parts = urlsplit(self.url)
         self._host, self._port = parts.hostname or "", parts.port or 0
@@ -59,25 +75,25 @@ class Wire:
         }  # fmt: skip
         self._idle: list[socket.socket] = []  # the one used last is used next
         self._lock, self._is_closed = threading.Lock(), False
-        self._heard_at = time.monotonic()
-        self.root, self._beside = self, dict[str, Wire]()
+        self.root = self
 
     def __repr__(self) -> str:
         return f"Wire({self.url!r})"
 
     @property
+    def newest(self) -> int:
+        return self._known.newest
+
+    @property
     def has_paused(self) -> bool:
         """Whether nothing was heard for so long that `newest` may be old, and connections be closed."""
-        return time.monotonic() - self._heard_at > IDLE_S
+        return self._known.may_be_old
 
-    def on(self, line: str) -> Wire:
-        """The wire for another branch: over the same connections, with a `newest` of its own; `root` is this one."""
-        with self._lock:
-            if line not in self._beside:
-                other = copy.copy(self)
-                other._headers, other.newest = {**self._headers, LINE: line}, 0
-                self._beside[line] = other
-            return self._beside[line]
+    def on(self, line: str, known: Known) -> Wire:
+        """The wire for another branch, of which this much is known: over the same connections; `root` is this one."""
+        other = copy.copy(self)
+        other._headers, other._known = {**self._headers, LINE: line}, known
+        return other
 
     def write(self, request: Request, timeout_s: float) -> WriteAnswer:
         return carried_out(self.writing(request, timeout_s))
@@ -172,10 +188,8 @@ class Wire:
             raise Unreachable(silent, url=self.url) from error
 
     def _heard(self, response: Response) -> None:
-        self._heard_at = time.monotonic()
         said = response.headers.get(_NEWEST, b"")
-        if said.isdigit() and len(said) <= _DIGITS_MAX:
-            self.newest = max(self.newest, int(said))
+        self._known.hear(int(said) if said.isdigit() and len(said) <= _DIGITS_MAX else 0)
 
     def _keep(self, connection: socket.socket, response: Response | None) -> None:
         """Keep a connection, or close it: what is left of an answer must not be taken for that to another request."""

@@ -60,10 +60,15 @@ class StageTerms(msgspec.Struct, frozen=True):
 
 
 class _BranchTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What the verbs of branches have in common; a verb is carried out once for its `txn_id`."""
+    """What the verbs of branches have in common; a verb is carried out once for its `txn_id`.
+
+    `began` is the newest number of main's line that its caller knew then: one that was reported as not committed since
+    is refused, however often it is sent.
+    """
 
     name: str
     txn_id: str
+    began: int = 0
     actor: str = ""
     tenant: str = ""
     message: str = ""
@@ -88,10 +93,14 @@ class RenameTerms(_BranchTerms, frozen=True, kw_only=True):
 
 
 class MergeCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A merge into the branch that is asked; `source` is a branch, or a commit of one."""
+    """A merge into the branch that is asked; `source` is a branch, or a commit of one.
+
+    `began` is the newest number of the line that its caller knew then.
+    """
 
     source: str
     txn_id: str
+    began: int = 0
     on_conflict: str = "fail"
     actor: str = ""
     tenant: str = ""
@@ -103,6 +112,7 @@ class RevertCall(msgspec.Struct, frozen=True, kw_only=True):
 
     commit_id: str
     txn_id: str
+    began: int = 0
     on_conflict: str = "fail"
     actor: str = ""
     tenant: str = ""

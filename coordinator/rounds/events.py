@@ -71,9 +71,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The publisher ends: it was fenced, an outcome is unknown, or it was told to stop."""
+    """The publisher ends: it was fenced, an outcome is unknown, or it was told to stop.
+
+    `settled` is a round whose object is known to have landed, or to be lost for good (`landed`).
+    """
 
     error: OmnirayError
+    settled: int | None = None
+    landed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

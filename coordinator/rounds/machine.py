@@ -51,7 +51,7 @@ from omniray.coordinator.rounds.events import (
     Unreserved,
 )
 from omniray.coordinator.rounds.fairness import ROW_COST, TenantQueue, Ticket
-from omniray.engine.base.errors import OmnirayError, Withdrawn
+from omniray.engine.base.errors import OmnirayError, OutcomeUnknown, Withdrawn
 
 UNDER_WAY_MAX = 2
 CROWD = 2
@@ -116,6 +116,14 @@ class Rounds:
         """Whether no round is under way."""
         return not self._under_way
 
+    @property
+    def putting(self) -> int | None:
+        """The round whose object is on its way into the line, if there is one."""
+        oldest = next(iter(self._under_way), None)
+        if oldest is None or oldest.phase is not _Phase.COMMITTING or not oldest.changes:
+            return None
+        return oldest.number
+
     def handle(self, event: Event) -> list[Instruction]:
         match event:
             case Submitted(ticket):
@@ -132,8 +140,8 @@ class Rounds:
                 return self._overtaken(number)
             case Failed(number, error, blamed):
                 return self._failed(number, error, blamed)
-            case Ended(error):
-                return self._end(error)
+            case Ended():
+                return self._end(event)
             case Resumed():
                 self._paused = False
                 return self._begin()
@@ -250,13 +258,23 @@ class Rounds:
         refused = () if blamed else (t.intent_id for t in round.tickets if t.attempts + 1 >= ATTEMPTS_MAX)
         return self._void_from(number, self._failures, refused, error)
 
-    def _end(self, error: OmnirayError) -> list[Instruction]:
-        """Refuse every write; staged files are left to recovery, since a put may still be on its way."""
-        self._ended = error
-        tickets = [ticket for round in self._under_way for ticket in round.tickets]
-        refused: list[Instruction] = [Refuse(ticket.intent_id, error) for ticket in (*tickets, *self._queue)]
+    def _end(self, ended: Ended) -> list[Instruction]:
+        """Refuse every write; staged files are left to recovery, since a put may still be on its way.
+
+        The writes whose object is on its way may have landed: no error may say that they have not.
+        """
+        self._ended = ended.error
+        instructions: list[Instruction] = []
+        for round in self._under_way:
+            if round.number == ended.settled and ended.landed:
+                instructions.append(Release(round.number))
+                continue
+            is_open = round.number == self.putting and round.number != ended.settled
+            error = _open_fate(round.number) if is_open else ended.error
+            instructions += [Refuse(ticket.intent_id, error) for ticket in round.tickets]
+        instructions += [Refuse(ticket.intent_id, ended.error) for ticket in self._queue]
         self._under_way, self._queue, self._admission = [], TenantQueue(), Admission(self._limits)
-        return refused
+        return instructions
 
     # Steps
 
@@ -355,6 +373,10 @@ class Rounds:
 def _pause_s(failures: int) -> float:
     """The pause, doubled after each failure in a row, up to some seconds."""
     return float(PAUSE_S * 2 ** min(failures - 1, PAUSE_DOUBLINGS_MAX))
+
+
+def _open_fate(number: int) -> OutcomeUnknown:
+    return OutcomeUnknown(f"the publisher ended while the object of round {number} was being put", txn_id="")
 
 
 def _given_up(intent_id: str) -> Withdrawn:

@@ -40,6 +40,11 @@ class Withdrawals:
         if self._oldest.seq > lowest:  # older ones were pruned, and need not be asked for again
             self._lowest = self._oldest.seq
 
+    @property
+    def earliest(self) -> int:
+        """The earliest beginning of a try from which on all withdrawals can be known."""
+        return max(1, self._lowest)
+
     def voids(self, commit_id: str, began: int) -> bool:
         """Whether a try may not land: its write was withdrawn since it began, or that is too long ago to be known.
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ import pytest
 import omniray
 from omniray.coordinator.actors import house as house_module
 from omniray.coordinator.actors import line_service
-from omniray.coordinator.actors.hosted_branch import HostedBranch
 from omniray.coordinator.actors.reconciler import OwnersEnd
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.door import calls
@@ -46,98 +42,21 @@ from omniray.engine.maintenance.sweep import Sweeper
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.writes.part_message import decode_part, encode_part
 from tests.coordination import TIMEOUT_S, Sender
-from tests.graphs import INSERT, create_store, parts_of, parts_on
+from tests.door.hosting import (
+    A,
+    B,
+    Gate,
+    add,
+    hosted,
+    is_embedded,
+    let_idle_go,
+    newest_on,
+    people,
+    the_hosted,
+    wait_until,
+)
+from tests.graphs import INSERT, parts_of, parts_on
 from tests.housing import Housed, housed
-from tests.stores import Root
-
-A, B = "team/a", "team/b"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObjectStore:
-    """A graph with ann, and two branches of it."""
-    (tmp_path / "root").mkdir()
-    store = create_store(Root(str(tmp_path / "root"), {}))
-    with omniray.open(store.uri) as graph:
-        graph.load([{"name": "ann"}], type="Person")
-        graph.create_branch(A)
-        graph.create_branch(B)
-    return store
-
-
-@pytest.fixture
-def coordinator(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Housed]:
-    with housed(store, monkeypatch) as coordinator:
-        yield coordinator
-
-
-@pytest.fixture
-def client(store: ObjectStore, coordinator: Housed) -> Iterator[omniray.Client]:
-    with connect_to_serving(store.uri, None) as client:
-        yield client
-
-
-def add(client: omniray.Client | omniray.Graph, name: str, branch: str | None = None, **options: Any) -> Any:
-    return client.load([{"name": name}], type="Person", branch=branch, **options)
-
-
-def people(graph: omniray.Client | omniray.Graph, branch: str | None = None) -> list[str]:
-    return sorted(graph.snapshot(branch=branch).table("Person", ["name"])["name"].to_pylist())
-
-
-def hosted(coordinator: Housed) -> list[str]:
-    return sorted(branch.name for branch in coordinator.incarnations.hosted.open)
-
-
-def the_hosted(coordinator: Housed, name: str) -> HostedBranch:
-    (found,) = (branch for branch in coordinator.incarnations.hosted.open if branch.name == name)
-    return found
-
-
-def newest_on(store: ObjectStore, branch: str) -> Any:
-    return open_branch(store, branch, read_only=True).tip.newest
-
-
-def let_idle_go(coordinator: Housed) -> None:
-    """Let all branches go that have nothing under way, and wait until they are gone."""
-    branches = coordinator.incarnations.hosted
-    leaving = list(branches._entries.values())
-    branches._idle_s = 0.0
-    branches.let_idle_go()
-    for entry in leaving:
-        if entry.leaving is not None:
-            entry.leaving.result(TIMEOUT_S)
-
-
-def is_embedded(store: ObjectStore, *names: str) -> list[bool]:
-    return [newest_on(store, name).owner == EMBEDDED for name in names]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Ask again and again; for what happens behind an answer."""
-    for _ in range(int(TIMEOUT_S / 0.01)):
-        if holds():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("never")
-
-
-class Gate:
-    """Where one thread waits until the test lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def wait(self, *_: object) -> None:
-        self.reached.set()
-        assert self.opened.wait(TIMEOUT_S)
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
 
 # Coming
 

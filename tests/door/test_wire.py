@@ -208,11 +208,11 @@ def test_a_wire_that_names_no_line_is_told_so(door: Door) -> None:
 def test_a_wire_for_another_branch_shares_the_connections_and_has_a_number_of_its_own(door: Door) -> None:
     with closing(door) as wire:
         wire.call(NEWEST, TIMEOUT_S)
-        other = wire.on(OTHER_LINE)
-        assert (other.root, wire.root, wire.on(OTHER_LINE)) == (wire, wire, other)
+        other = wire.on(OTHER_LINE, wire_module.Known(5))
+        assert (other.root, wire.root) == (wire, wire)
         other.write(REQUEST, TIMEOUT_S)
         assert (door.house.lines, door.server.connections) == ([LINE, OTHER_LINE], 1)
-        assert (wire.newest, other.newest) == (41, 0), "this house tells the number of main alone"
+        assert (wire.newest, other.newest) == (41, 5), "this house tells the number of main alone"
 
 
 @pytest.mark.parametrize("request_", [REQUEST, LARGE], ids=["small", "large"])

@@ -966,4 +966,4 @@ def test_a_publisher_that_ends_while_it_is_to_be_held_keeps_nobody_waiting(store
         assert held.wait(TIMEOUT_S)
         holder.join(TIMEOUT_S)
         gate.open()
-        assert [type(one) for one in told([write])] == [Fenced]
+        assert [type(one) for one in told([write])] == [OutcomeUnknown]

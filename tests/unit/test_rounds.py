@@ -37,10 +37,11 @@ from omniray.coordinator.rounds.machine import (
     Submitted,
     Unreserved,
 )
-from omniray.engine.base.errors import Fenced, StorageError, TableDrift, Withdrawn
+from omniray.engine.base.errors import BranchGone, Fenced, OutcomeUnknown, StorageError, TableDrift, Withdrawn
 
 TROUBLE = StorageError("the store is in trouble")
 FENCED = Fenced("taken over")
+GONE = BranchGone("it was deleted; nothing was written")
 
 
 def _submitted(intent_id: str, *, tables: frozenset[str] | None = None, size_bytes: int = 10) -> Submitted:
@@ -182,10 +183,30 @@ def test_pauses_grow_with_failures_in_a_row_up_to_a_bound() -> None:
 def test_an_end_is_told_to_everybody_and_nothing_is_discarded() -> None:
     rounds = _committing("a1")
     _told(rounds, _submitted("a2"))
-    assert _told(rounds, Ended(FENCED)) == [Refuse("a0", FENCED), Refuse("a1", FENCED), Refuse("a2", FENCED)]
+    assert _told(rounds, Ended(FENCED, settled=1)) == [Refuse(one, FENCED) for one in ("a0", "a1", "a2")]
     assert _told(rounds, Landed(1)) == []
     assert _told(rounds, _submitted("a3")) == [Refuse("a3", FENCED)]
     assert rounds.is_idle
+
+
+def test_a_write_whose_object_is_on_its_way_is_not_told_that_nothing_was_written() -> None:
+    rounds = _committing("a1")
+    first, *others = _told(rounds, Ended(GONE))
+    assert isinstance(first, Refuse)
+    assert (first.intent_id, type(first.error)) == ("a0", OutcomeUnknown)
+    assert others == [Refuse("a1", GONE)], "it was judged on top, and never put"
+
+
+def test_a_write_of_a_round_that_changes_nothing_is_told_why_the_publisher_ends() -> None:
+    rounds = Rounds()
+    _told(rounds, _submitted("a0"), Judged(1, changes=False))
+    assert _told(rounds, Ended(GONE)) == [Refuse("a0", GONE)]
+
+
+def test_a_round_that_is_known_to_have_landed_is_answered_when_the_publisher_ends() -> None:
+    rounds = _committing("a1")
+    assert _told(rounds, Ended(GONE, settled=1, landed=True)) == [Release(1), Refuse("a1", GONE)]
+    assert _told(rounds, Landed(1)) == [], "the answer to its put comes too late"
 
 
 def test_a_write_that_is_given_up_before_its_turn_is_answered_so_that_whoever_joined_it_does_not_wait() -> None:

@@ -254,6 +254,21 @@ def test_what_an_earlier_owner_reported_holds_after_a_take_over(
 
 
 @GUARDED
+def test_a_try_that_does_not_say_when_it_began_is_held_against_all_that_the_line_reports(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
+) -> None:
+    if not has_guard:
+        monkeypatch.setattr(steps, "_began", lambda header: header.began)
+    with serving(store) as service:
+        late = person(service, "ann", began=0)
+        assert not service.publisher.settle(late.header.commit_id)
+    with serving(store) as service:
+        service.write(person(service, "bob", began=0))
+        assert refused(service, late) == has_guard
+    assert people(store) == (["bob"] if has_guard else ["ann", "bob"])
+
+
+@GUARDED
 def test_a_try_from_too_long_ago_is_refused_rather_than_believed(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
 ) -> None:
