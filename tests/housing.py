@@ -124,6 +124,7 @@ def begun(
     address: str = CLUSTER,
     door: DoorRecord | None = None,
     branch_idle_s: float = IDLE_S,
+    is_asked_for: bool = True,
     **storage: str,
 ) -> Incarnations:
     """The incarnations of a graph's publisher, the first of which has begun."""
@@ -133,7 +134,10 @@ def begun(
     graph_id = main_of(store).ulid
     opened = Storage(store.uri, None, graph_id, **storage)
     record = door or DoorRecord.new("http://127.0.0.1:9")
-    return Incarnations(Place(graph_id), opened, address, 1, instead_of, record, branch_idle_s=branch_idle_s)
+    return Incarnations(
+        Place(graph_id), opened, address, 1, instead_of, record,
+        branch_idle_s=branch_idle_s, is_asked_for=is_asked_for,
+    )  # fmt: skip
 
 
 @dataclass

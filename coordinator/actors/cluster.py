@@ -235,6 +235,11 @@ def end_of_self() -> Callable[[], None]:
     return lambda: ray().kill(actor)
 
 
+def was_restarted() -> bool:
+    """Whether Ray has started the actor of this process again, after an earlier process of it died."""
+    return bool(ray().get_runtime_context().was_current_actor_reconstructed)
+
+
 def end(name: str) -> bool:
     """End the Ray actor of a name; returns whether there was one."""
     actor = find(name)

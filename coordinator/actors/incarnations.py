@@ -55,6 +55,7 @@ class Incarnations(LineService):
         door: DoorRecord,
         *,
         branch_idle_s: float = IDLE_S,
+        is_asked_for: bool = True,
     ) -> None:
         self.storage = storage
         self.queues = RemoteQueues(place, storage, queue_owners)
@@ -63,6 +64,7 @@ class Incarnations(LineService):
         self._place, self._door, self._instead_of = place, door, instead_of
         self._opener = Opener(storage)
         self._owners: set[str] = set()  # of all incarnations in this process
+        self._is_asked_for = is_asked_for  # or begins by itself: then only in the place of one that has died or ended
         line = place.graph_id
         super().__init__(
             line, address, self.queues.of(line), partial(RemoteReconciler, place, storage, line), Gauges(self.totals)
@@ -78,6 +80,7 @@ class Incarnations(LineService):
         branch = self._as_durable_as_before(branch)
         owner = str(Incarnation.new(self.address))
         self._owners.add(owner)
+        self._is_asked_for = False
         taken = self._begin_on(branch, owner, self.storage.durability, door=self._door.digest)
         with contextlib.suppress(StorageError):  # they open nothing any more; the next incarnation deletes them
             delete_records(branch.store, taken.epoch)
@@ -103,9 +106,16 @@ class Incarnations(LineService):
     def _refuse_usurping(self, newest: CommitObject) -> None:
         """Never take the line from a coordinator of another cluster, except from `instead_of`.
 
-        Ray restarts a publisher whenever it can, also long after another cluster has taken over.
+        Ray restarts a publisher whenever it can, also long after another cluster has taken over, or after it has handed
+        the line back and before it was ended. A line that belongs to nobody is taken only by one that was asked for.
         """
         owner = newest.owner
+        if owner == EMBEDDED and not self._is_asked_for:
+            raise Fenced(
+                f"the line was handed back in epoch {newest.epoch}: no coordinator begins on it by itself; "
+                "'omniray up' starts one",
+                epoch=newest.epoch,
+            )
         if owner in (EMBEDDED, self._instead_of) or is_owner_known_dead(owner):
             return
         if (address := Incarnation.parse(owner).address) != self.address:
@@ -125,8 +135,11 @@ class Incarnations(LineService):
             raise HasLeft(f"the coordinator at {self.address} has handed the line back", address=self.address)
         if self._is_leaving:
             raise leaving(self.address)
-        self._instead_of = instead_of
-        self._open_if_ended()
+        self._instead_of, self._is_asked_for = instead_of, True
+        try:
+            self._open_if_ended()
+        finally:
+            self._is_asked_for = False
 
     # Other branches
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from omniray.coordinator.actors.actor import create
-from omniray.coordinator.actors.cluster import Place, Storage, end_of_self, own_host
+from omniray.coordinator.actors.cluster import Place, Storage, end_of_self, own_host, was_restarted
 from omniray.coordinator.actors.hosted_branches import IDLE_S
 from omniray.coordinator.actors.house import CoordinatorHouse
 from omniray.coordinator.actors.incarnations import Incarnations
@@ -44,8 +44,9 @@ class PublisherActor:
         self._server = HttpServer(host, context=context)
         record = DoorRecord.new(self._server.url, certificate.public if certificate else "")
         self._incarnations = Incarnations(
-            place, storage, address, queue_owners, instead_of, record, branch_idle_s=branch_idle_s
-        )
+            place, storage, address, queue_owners, instead_of, record,
+            branch_idle_s=branch_idle_s, is_asked_for=not was_restarted(),
+        )  # fmt: skip
         self._house = CoordinatorHouse(self._incarnations, self._server.url, end_of_self())
         self._server.start(DoorApp(self._house, record.secret))
 

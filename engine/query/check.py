@@ -59,7 +59,7 @@ ENDPOINTS: Mapping[str, str] = {"from": SRC, "to": DST}
 def check_query(query: Query, schema: Schema) -> None:
     """Refuse a query that can't work with the schema, whatever its parameters; raises `QueryError`."""
     for statement in query.statements:
-        _StatementCheck(query, _type_of(query, statement, schema), statement).run()
+        _StatementCheck(query, type_of(query, statement, schema), statement).run()
 
 
 def bind(query: Query, params: Mapping[str, Any], schema: Schema, now: datetime) -> BoundQuery:
@@ -67,7 +67,7 @@ def bind(query: Query, params: Mapping[str, Any], schema: Schema, now: datetime)
     assert now.tzinfo is not None, "a moment needs a time zone"
     check_query(query, schema)
     binder = _Binder(query, _read_params(query, params), now.astimezone(UTC))
-    return BoundQuery(query.name, tuple(binder.statement(s, _type_of(query, s, schema)) for s in query.statements))
+    return BoundQuery(query.name, tuple(binder.statement(s, type_of(query, s, schema)) for s in query.statements))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ def _error(query: Query, position: Position, message: str, **facts: Any) -> Quer
     )  # fmt: skip
 
 
-def _type_of(query: Query, statement: Statement, schema: Schema) -> ElementType:
+def type_of(query: Query, statement: Statement, schema: Schema) -> ElementType:
+    """The type that a statement names; raises `QueryError` if there is none."""
     name = statement.type_name
     names = [type.name for type in schema]
     if name not in names:

@@ -26,7 +26,7 @@ from omniray.engine.judge.pinned import State
 from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
 from omniray.engine.judge.room import BYTES_MAX, ROWS_MAX, Room
 from omniray.engine.judge.verdict import Verdict
-from omniray.engine.query.check import bind, check_query
+from omniray.engine.query.check import bind, type_of
 from omniray.engine.query.parser import parse_queries
 from omniray.engine.query.payload import mutation_hash
 from omniray.engine.query.statements import (
@@ -278,16 +278,14 @@ class Scope:
 
     @classmethod
     def of(cls, text: str, name: str | None, schema: Schema) -> Scope:
-        """Parse a text; raises why it is none that fits the schema, as `MutationIntent.of` does."""
+        """Parse a text; raises if it can't be read, or names a type that there is not. All else is checked later."""
         query = _chosen(text, name)
-        check_query(query, schema)
-        tables = (_tables_of(statement, schema) for statement in query.statements)
+        tables = (_tables_of(statement, type_of(query, statement, schema), schema) for statement in query.statements)
         return cls(len(query.statements), frozenset().union(*tables))
 
 
-def _tables_of(statement: Statement, schema: Schema) -> set[str]:
+def _tables_of(statement: Statement, type: ElementType, schema: Schema) -> set[str]:
     """The statement's own table; of deleted nodes those of the edges that go with them, too."""
-    type = schema.type(statement.type_name)
     at = schema.edges_at(type.name) if isinstance(statement, Delete) and isinstance(type, NodeType) else ()
     return {type.table_key, *(edge.table_key for edge in at)}
 

@@ -225,7 +225,7 @@ def _give_up_unnoticed(self: Attempts, attempt: Attempt) -> Future[None]:
 # Schedules that show what comes of it, where the first ones do not: they are tried before those.
 TELLING = {
     "blame leaves that rests on a round under way": 146,
-    "credit is not carried over": 29,
+    "credit is not carried over": 180,
     "the tired are refused with another's error": 249,
     "the writes of other tables are blamed too": 69,
     "an id that is in the line is judged anew": 30,
@@ -249,6 +249,7 @@ TWINS = {
     "what is through still counts as held": (Admission, "remove", lambda self, ticket: None),
     "everything is taken": (Admission, "refusal", lambda self, ticket: ""),
     "what comes back waits behind the others": (TenantQueue, "put_back", _put_behind),
+    "what is left unjudged counts as through": (Rounds, "_charge", lambda self, round, event: None),
     "credit is not carried over": (TenantQueue, "take", _forget_credit),
     "a tenant stays in front": (TenantQueue, "take", _stay_in_front),
     "an id that is in the line is judged anew": (RecentCommits, "known", lambda self, asked, base: {}),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from omniray.coordinator.client.client import connect_to_serving
 from omniray.engine.store.object_store import ObjectStore
 from tests.commands import TIMEOUT_S, environment
 from tests.graphs import PERSON, create_store, parts_of
 from tests.housing import Housed, housed
+from tests.processes.writing import written
 from tests.stores import Root
 
 _OF_A_COORDINATOR = ("ray", "uvicorn", "httptools", "uvloop", "cryptography", "omniray.coordinator.actors")
@@ -61,6 +65,18 @@ def run_client(uri: str, tmp_path: Path) -> dict[str, object]:
 def test_a_client_connects_and_writes_without_importing_ray_or_a_server(store: ObjectStore, tmp_path: Path) -> None:
     assert run_client(store.uri, tmp_path) == {"outcome": ["ann"], "imported": []}
     assert parts_of(store).rows(PERSON) == ["ann"]
+
+
+def test_a_client_is_sent_to_a_pool_of_processes_which_write_without_ray(
+    store: ObjectStore, coordinator: Housed
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    with connect_to_serving(store.uri, None) as client, ProcessPoolExecutor(2, mp_context=context) as pool:
+        futures = [pool.submit(written, client, f"person{number}", _OF_A_COORDINATOR) for number in range(6)]
+        told = [future.result(TIMEOUT_S) for future in futures]
+        assert client.load([{"name": "here"}], type="Person").affected_nodes == 1, "its own process goes on"
+    assert [(result.affected_nodes, imported) for result, imported in told] == [(1, [])] * 6
+    assert parts_of(store).rows(PERSON) == ["here", *(f"person{number}" for number in range(6))]
 
 
 def test_a_client_that_finds_no_coordinator_and_no_ray_says_how_to_install_it(

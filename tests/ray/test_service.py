@@ -29,7 +29,7 @@ from omniray.engine.writes.write_requests import Header, MutationRequest
 from tests.graphs import INSERT, PERSON, SCHEMA, files_below
 from tests.processes.crew import Member
 from tests.ray.drivers import PROCESSES, all_at_once, connected, killed_while_loading
-from tests.ray.world import Gate, Served, add, is_leaving, served, shrink
+from tests.ray.world import Gate, Served, add, hand_back, is_leaving, served, shrink
 from tests.stores import Root
 
 WRITES = 4
@@ -253,6 +253,23 @@ def test_a_coordinator_that_is_taken_down_under_load_has_written_what_it_accepte
             assert embedded.owner == EMBEDDED, "no client has started it again"
             add(embedded, "after-down")
         assert graph.sidecars() == []
+
+
+def test_a_publisher_that_is_killed_after_it_has_handed_the_line_back_does_not_take_it_again(
+    disk: Root, ray_address: str
+) -> None:
+    """Fault: it is killed between that and its own end, and Ray starts it again. Oracle: the line's owner."""
+    with served(disk, ray_address) as graph:
+        name = graph.place.publisher
+        graph.inside(name, hand_back)
+        graph.kill(name)
+        graph.wait_until(lambda: cluster.find(name) is None, "Ray gives it up")
+        with graph.open() as embedded:
+            assert embedded.owner == EMBEDDED
+            add(embedded, "ann")
+        with served_again(graph) as client:
+            add(client, "bob")
+    assert graph.people() == ["ann", "bob"]
 
 
 # Graphs that are gone

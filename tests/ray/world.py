@@ -198,12 +198,17 @@ def _pid(actor: object) -> int:
 
 def shrink(actor: Any, intents: int) -> None:
     """Let the publisher take only so many writes at a time."""
-    actor._incarnations.publisher._rounds._limits = Limits(waiting_intents=intents)
+    actor._incarnations.publisher._rounds._admission._limits = Limits(waiting_intents=intents)
 
 
 def is_leaving(actor: Any) -> bool:
     """Whether the publisher is being taken down."""
     return bool(actor._incarnations._is_leaving)
+
+
+def hand_back(actor: Any) -> None:
+    """Hand all lines back, as `down` does before the publisher's process ends."""
+    actor._incarnations.drain()
 
 
 def hold_record(actor: object, reached: Path, opened: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ import pytest
 
 import omniray
 from omniray.engine.base.errors import GraphGone
-from omniray.spark import transaction
+from omniray.spark import connect, transaction
 from tests.graphs import files_below, new_graph
+from tests.spark.watching import FORMAT, WatchingSource
 from tests.stores import Root
 
 if TYPE_CHECKING:
@@ -160,3 +162,18 @@ def test_a_job_for_a_graph_that_was_created_anew_meanwhile_writes_nothing(spark:
         with pytest.raises(GraphGone), tx:
             """Who goes on all the same is told again."""
     assert {file: (Path(graph.uri) / file).read_bytes() for file in files_below(graph.uri)} == before
+
+
+def test_no_process_of_spark_imports_ray_to_write_or_to_read(spark: SparkSession, disk: Root, tmp_path: Path) -> None:
+    """Executors of a cluster have no Ray, and one that is there must not be started by an import."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    spark.dataSource.register(type("WatchingSource", (WatchingSource,), {"connect": staticmethod(connect)}))
+    with new_graph(disk) as graph:
+        given = {**options(disk, graph.uri), "type": "Person", "notes": str(notes)}
+        people(spark, 3_000).write.format(FORMAT).options(**given).mode("append").save()
+        assert spark.read.format(FORMAT).options(**given).load().count() == 3_000
+    told = {note.name.partition("-")[0]: note.read_text() for note in notes.iterdir()}
+    assert told == dict.fromkeys(("wrote", "committed", "read"), "without Ray")
+    assert not any(note.name.endswith(f"-{os.getpid()}") for note in notes.iterdir()), "none of them is this process"
+    assert {note.read_text() for note in notes.iterdir()} == {"without Ray"}

@@ -213,6 +213,40 @@ def test_a_publisher_that_was_drained_says_that_it_has_left_and_takes_the_line_n
         drained.admit("01K9ZQ5T7Z0000000000000000")
 
 
+def test_a_publisher_that_is_restarted_after_it_has_handed_the_line_back_leaves_it_to_everybody(
+    store: ObjectStore, begin: Begin
+) -> None:
+    """Fault: it is killed after it handed the line back and before its own end, and Ray starts it again."""
+    begin().drain()
+    with pytest.raises(Fenced, match="handed back"):
+        begin(is_asked_for=False)
+    assert newest_of(store).owner == EMBEDDED
+    assert begin().is_serving, "one that was asked for"
+
+
+def test_a_publisher_that_is_restarted_while_it_serves_takes_the_line_again(store: ObjectStore, begin: Begin) -> None:
+    begin()
+    first = newest_of(store).owner
+    assert begin(is_asked_for=False).is_serving
+    assert newest_of(store).owner not in (EMBEDDED, first)
+
+
+def test_a_publisher_that_ended_and_whose_line_was_freed_begins_only_when_it_is_asked_to(
+    store: ObjectStore, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: somebody has freed the line on purpose, and a put of unknown fate ends the publisher."""
+    serving = begin()
+    serving.begin("")  # as whoever starts a coordinator does, also if it serves already
+    take_over(serving.branch.tip.another(), EMBEDDED)
+    lost = threading.Event()
+    monkeypatch.setattr(serving, "_lost", lambda error: lost.set())
+    serving.publisher.end(OutcomeUnknown("the connection is gone", txn_id=""))
+    assert lost.wait(TIMEOUT_S)
+    assert newest_of(store).owner == EMBEDDED
+    serving.begin("")
+    assert serving.is_serving
+
+
 def test_a_publisher_that_could_not_hand_the_line_back_has_not_left(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
