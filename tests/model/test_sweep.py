@@ -9,9 +9,11 @@ each commit has the rows that it ever had. Nothing that was acknowledged is lost
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 
 import pytest
@@ -19,10 +21,14 @@ import pytest
 import omniray
 from omniray.engine.base.errors import Conflict, InputError, StorageError
 from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.principal import Author
 from omniray.engine.graph import Graph
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.store.object_store import store_now_us
 from omniray.engine.writes import row_sink
+from omniray.engine.writes.load import LoadIntent
+from omniray.engine.writes.options import LoadOptions
+from omniray.engine.writes.terms import WriteTerms
 from tests.model.branch_model import PERSON, TYPES
 from tests.model.branch_world import World
 
@@ -30,7 +36,7 @@ TORTURE = "OMNIRAY_TORTURE" in os.environ
 SEEDS, STEPS = (range(400), 60) if TORTURE else (range(8), 16)
 if seed := os.environ.get("OMNIRAY_SEED"):
     SEEDS = range(int(seed), int(seed) + 1)
-BRANCHES_MAX = 5
+BRANCHES_MAX, STAGED_MAX = 5, 3
 COMMITS_CHECKED = 40
 
 pytestmark = pytest.mark.timeout(7200 if TORTURE else 600)
@@ -44,6 +50,8 @@ def _points(*beginnings: str) -> list[Point]:
 _IN_COMMITS = _points("A_", "B_", "C_", "D_")
 POINTS = {
     "load_few": _IN_COMMITS,
+    "stage": _points("STAGE_"),
+    "land": _IN_COMMITS,
     "load_files": [*_points("STAGE_"), *_points("STAGE_"), *_IN_COMMITS],
     "update": _IN_COMMITS,
     "replace": _IN_COMMITS,
@@ -67,15 +75,24 @@ class Lives:
         self.rows: dict[str, Rows] = {}  # by commit
         self.kept: dict[str, set[str]] = defaultdict(set)  # by branch: names whose rows nobody deletes
         self.happened: Counter[str] = Counter()
+        self.staged: list[tuple[Graph, LoadIntent, list[str]]] = []
         self.is_swept = False
+
+    def end(self) -> None:
+        try:
+            for process, intent, _ in self.staged:
+                with _ending(process):
+                    intent.close(used=True)
+        finally:
+            self.world.end()
 
     # What is asked of the graph
 
     def _load(self, graph: Graph, count: int) -> None:
         branch = self._branch(graph)
-        names = [f"k{next(self.numbers)}" for _ in range(count)]
+        names, line = [f"k{next(self.numbers)}" for _ in range(count)], _line(graph, branch)
         graph.load([{"name": name} for name in names], type=PERSON, branch=branch)
-        self.kept[_line(graph, branch)].update(names)
+        self.kept[line].update(names)
 
     def _load_few(self, graph: Graph) -> None:
         self._load(graph, 1)
@@ -83,6 +100,25 @@ class Lives:
     def _load_files(self, graph: Graph) -> None:
         """So many rows that they are staged as files before the load is judged."""
         self._load(graph, row_sink.INLINE_ROWS_MAX + 1)
+
+    def _stage(self, graph: Graph) -> None:
+        """A process of its own stages such a load, and waits."""
+        if len(self.staged) < STAGED_MAX:
+            process = Graph(open_branch(self.world.disk, self._branch(graph)), read_only=False)
+            names = [f"k{next(self.numbers)}" for _ in range(row_sink.INLINE_ROWS_MAX + 1)]
+            options, terms = LoadOptions.checked("append", "fail", None), WriteTerms(Author("ann", ""))
+            rows = [{"name": name} for name in names]
+            intent = process._stager.prepare_load(rows, options, terms, type=PERSON)
+            self.staged.append((process, intent, names))
+
+    def _land(self, _: Graph) -> None:
+        """It goes on."""
+        if self.staged:
+            process, intent, names = self.staged.pop(self.rng.randrange(len(self.staged)))
+            with _ending(process), intent:
+                intent.finished(process._writer.commit(intent))
+                self.kept[process.line].update(names)
+                self.happened["landed late"] += 1
 
     def _update(self, graph: Graph) -> None:
         branch = self._branch(graph)
@@ -132,10 +168,14 @@ class Lives:
     def _branch(self, graph: Graph) -> str:
         return self.rng.choice(_names(graph))
 
+    def _in_between(self) -> Step:
+        """What another process does while one is at work."""
+        return self.rng.choice((self._step()[1], self._land, self._rename, self._delete))
+
     def _step(self) -> tuple[str, Step]:
         steps = (
-            self._load_few, self._load_files, self._load_files, self._update, self._replace, self._create, self._create,
-            self._merge, self._merge, self._delete, self._rename, self._sweep, self._sweep, self._sweep,
+            self._load_few, self._load_files, self._stage, self._stage, self._update, self._replace, self._create,
+            self._create, self._merge, self._merge, self._delete, self._rename, self._land, *[self._sweep] * 5,
         )  # fmt: skip
         step: Step = self.rng.choice(steps)
         return step.__name__.strip("_"), step  # type: ignore[attr-defined]
@@ -145,17 +185,17 @@ class Lives:
     def live(self, steps: int) -> None:
         for _ in range(steps):
             name, step = self._step()
-            point, nth = self.rng.choice(POINTS[name]), self.rng.choice((1, 1, 1, 2))
+            points, nth = self.rng.choices(POINTS[name], k=self.rng.randint(1, 3)), self.rng.choice((1, 1, 1, 2))
             self.happened[name] += 1
             match self.rng.choice(("alone", "dies", "dies", "met", "met", "met")):
                 case "alone":
                     self._try(step, self.world.graph)
                 case "dies":
-                    died = self.world.dies(point, nth, lambda step=step: self._try(step, self.world.graph))
+                    died = self.world.dies(points[0], nth, lambda step=step: self._try(step, self.world.graph))
                     self.happened["died"] += died
                 case "met":
-                    other = self._step()[1]
-                    with armed({point: Action(lambda other=other: self._meet(other), nth)}):
+                    others = {point: partial(self._meet, self._in_between()) for point in points}
+                    with armed({point: Action(meet, nth) for point, meet in others.items()}):
                         self._try(step, self.world.graph)
                         self._try(lambda graph: self.world.see_through(), self.world.graph)
             if self.is_swept:
@@ -197,6 +237,15 @@ class Lives:
                     assert self.rows.setdefault(entry.commit_id, rows) == rows, f"rows of {entry.commit_id}"
 
 
+@contextlib.contextmanager
+def _ending(process: Graph) -> Iterator[None]:
+    """A process that ends, also if its branch was deleted."""
+    try:
+        yield
+    finally:
+        process._end()
+
+
 def _rows(snapshot: omniray.Snapshot) -> Rows:
     return {type: frozenset(tuple(row.items()) for row in snapshot.table(type).to_pylist()) for type in TYPES}
 
@@ -207,7 +256,8 @@ def _names(graph: Graph) -> list[str]:
 
 
 def _line(graph: Graph, name: str) -> str:
-    return next(branch.branch_id for branch in graph.branches() if branch.name == name)
+    """The line of a branch; no name is ever used twice."""
+    return graph._on(name).line
 
 
 @pytest.fixture
@@ -224,7 +274,7 @@ def test_a_sweep_takes_nothing_that_any_branch_needs() -> None:
         try:
             lives.live(STEPS)
         finally:
-            lives.world.end()
+            lives.end()
         happened += lives.happened
     print(dict(happened))
     if len(SEEDS) > 1:
