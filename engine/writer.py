@@ -194,7 +194,7 @@ class Writer:
         refuse_swept(resolution.tables, base)
         intents = [SidecarIntent(intent.commit_id, intent.author.actor)]
         attempt = self.attempts.announce(base, intent.kind, intents, resolution.tables)
-        looking = self._pool.submit(self._recoverer.look) if look else None
+        looking = self._pool.submit(self._recoverer.look, base) if look else None
         if not self._is_staged(attempt) or (looking is not None and self._heal(looking, attempt)):
             return None
         at_us = commit_time_us(base)

@@ -117,8 +117,6 @@ class Reconciler:
 
     def recover(self) -> RecoveryReport:
         """Recover every operation on this line whose writer is dead."""
-        if self._branch.branch.is_main:
-            self._branch.tip.refresh()  # which branches there are, and which were deleted
         with self._busy:
             report = self._recoverer.recover(self._end)
         self.recovered += len(report.rolled_forward) + len(report.rolled_back)

@@ -45,14 +45,16 @@ def list_branches(main: OpenBranch) -> list[BranchInfo]:
         return newest_of(line, bindings[name], read_only=True)
 
     with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="omniray-branches") as pool:
-        heads = dict(zip(bindings, pool.map(read, bindings), strict=True))
-    distances = Distances(Lines(main.store, main.graph_id).changes)
-    by_line = {newest.line: (MAIN, newest)} | {bindings[name].ulid: (name, head) for name, head in heads.items()}
-    found = [_main_of(newest)]
-    for name, head in heads.items():
-        if not head.closed:
-            found.append(_described(name, bindings[name], head, by_line, newest, distances))
-    return found
+        heads = {name: head for name, head in zip(bindings, pool.map(read, bindings), strict=True) if not head.closed}
+        names = {newest.line: MAIN} | {head.line: name for name, head in heads.items()}
+        lines = {newest.line: newest} | {head.line: head for head in heads.values()}
+        beside = {name: lines.get(bindings[name].parent, newest) for name in heads}
+        pairs = [(head.contains, beside[name].contains) for name, head in heads.items()]
+        distances = Distances(pairs, Lines(main.store, main.graph_id).changes, pool)
+    return [
+        _main_of(newest),
+        *(_described(name, bindings[name], heads[name], names, beside[name], distances) for name in heads),
+    ]
 
 
 def _main_of(newest: CommitObject) -> BranchInfo:
@@ -64,15 +66,14 @@ def _described(
     name: str,
     binding: Binding,
     head: CommitObject,
-    by_line: Mapping[str, tuple[str, CommitObject]],
-    main: CommitObject,
+    names: Mapping[str, str],
+    beside: CommitObject,
     distances: Distances,
 ) -> BranchInfo:
-    parent, beside = by_line.get(binding.parent, ("", main))
     return BranchInfo(
         name=name,
         branch_id=binding.ulid,
-        parent=parent,
+        parent=names.get(binding.parent, ""),
         start=binding.head,
         head=head.head,
         head_at=time_of(head.head_at_us),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,6 @@ from omniray.engine.base.process import is_known_dead
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit import create_graph
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history.ancestry import lineage_of, log_of
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import MAIN, BranchId
@@ -47,6 +47,7 @@ from omniray.engine.recovery.rules import (
     decide,
     epoch_of,
 )
+from omniray.engine.recovery.stray_lines import StrayLines
 from omniray.engine.tables import old_versions
 from omniray.engine.tables.final_names import FinalName, observe_final_name
 from omniray.engine.tables.version_names import manifest_name, own_folder, own_path
@@ -109,87 +110,69 @@ class Recoverer:
         self._owner, self._grace_s = owner, grace_s
         self._is_dead, self._now = is_dead, now
         self._looked_at = now()
-        self._lines: set[str] = set()  # other lines that are there
-        self._closed: dict[str, CommitObject] = {}  # the last objects of those that are closed
+        self._strays = StrayLines(branch.store, branch.graph_id)
 
     def is_look_due(self) -> bool:
         """Whether a write should look for operations of dead writers; of writes in quick succession, few look."""
         return not 0 <= self._now() - self._looked_at < LOOK_EVERY_S
 
-    def look(self) -> list[Sidecar]:
-        """Operations whose owner is gone. Very young ones are not read: most of them are under way."""
+    def look(self, known: CommitObject) -> list[Sidecar]:
+        """Operations whose owner is gone. Very young ones are not read: most of them are under way.
+
+        `known` is an object of the line that the caller takes for the newest.
+        """
         self._looked_at = self._now()
         settled_ms = (self._now() - SETTLED_S) * 1000
         listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
-        return [sidecar for sidecar in self._own_sidecars(listed) if self._is_gone(sidecar)]
+        return [sidecar for sidecar in self._own_sidecars(listed, known) if self._is_gone(sidecar)]
 
     def recover(self, tip: LineEnd) -> RecoveryReport:
         """Recover every operation whose owner is gone."""
         self._looked_at = self._now()
-        found = self._own_sidecars(self._sidecars.listed())
-        epoch = tip.newest.epoch
-        left = tuple(s.operation_id for s in found if not (self._is_gone(s) or _is_fenced(s, epoch)))
+        listed = self._sidecars.listed()
+        newest = tip.refresh() if listed else tip.newest  # main's says which branches were deleted
+        found = self._own_sidecars(listed, newest)
+        left = tuple(s.operation_id for s in found if not (self._is_gone(s) or self._is_fenced(s, newest)))
         sidecars = [s for s in found if s.operation_id not in left]
         if not sidecars:
             return RecoveryReport(left=left)
         refuse_gone(self._store, self._branch.graph_id)  # or what another graph has under way would be cleared away
         cases = self._examine(tip, sidecars)
         if any(case.decision is Decision.RAISE_FIRST for case in cases):
-            self._raise_epoch(tip, max(s.epoch for s in sidecars))
+            self._raise_epoch(tip, max(case.sidecar.epoch for case in cases if case.decision is Decision.RAISE_FIRST))
             cases = self._examine(tip, sidecars)
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
     def left_elsewhere(self) -> set[str]:
         """The lines of other branches on which an owner that is gone has left something; they recover it themselves."""
-        bound = {binding.ulid for binding in self._branch.tip.newest.bindings.values() if not binding.deleting}
+        bindings = self._branch.tip.refresh().bindings.values()
+        bound = {binding.ulid for binding in bindings if not binding.deleting}
         found = self._sidecars.read_all(self._sidecars.listed()) if bound else []
         return {sidecar.line for sidecar in found if sidecar.line in bound and self._is_gone(sidecar)}
 
     def landed(self, newest: CommitObject) -> dict[str, int]:
         """The owner's own operations that are in the line, with their numbers: only their Phase D is left."""
-        found = self._own_sidecars(self._sidecars.listed())
+        found = self._own_sidecars(self._sidecars.listed(), newest)
         return self._named([s for s in found if self._owns(s, newest)], newest)
 
-    def _own_sidecars(self, operation_ids: Sequence[str]) -> list[Sidecar]:
-        """The sidecars of this branch; main also takes unreadable ones, and those of lines that no branch has.
-
-        Such a line is that of a deleted branch. Or it is not there: it is of a graph that was never created, or that
-        was deleted before this one was created in its place.
-        """
+    def _own_sidecars(self, operation_ids: Sequence[str], newest: CommitObject) -> list[Sidecar]:
+        """The sidecars of this branch; main also takes unreadable ones, and those of lines that no branch has."""
         found = self._sidecars.read_all(operation_ids)
-        return [
-            s
-            for s in found
-            if s.line == self._branch.branch.ulid or (self._branch.branch.is_main and self._is_stray(s))
-        ]
-
-    def _is_stray(self, sidecar: Sidecar) -> bool:
-        if not sidecar.line or sidecar.kind == create_graph.KIND or not self._is_there(sidecar.line):
-            return True
-        return self._is_closed(sidecar.line)
-
-    def _is_there(self, line: str) -> bool:
-        """Whether a line is in the store: nothing is written on a line before its first object, which always stays."""
-        if line not in self._lines:
-            bound = {binding.ulid for binding in self._branch.tip.newest.bindings.values()}
-            if line not in bound and CommitLog(self._store, BranchId(line, line)).read(1) is None:
-                return False
-            self._lines.add(line)
-        return True
-
-    def _is_closed(self, line: str) -> bool:
-        """Whether a line was closed: its branch was deleted."""
-        bindings = self._branch.tip.newest.bindings.values()
-        if line not in self._closed and not any(b.ulid == line and not b.deleting for b in bindings):
-            newest = log_of(self._store, self._branch.graph_id, line).newest()
-            if newest is not None and newest.closed:
-                self._closed[line] = newest
-        return line in self._closed
+        mine = {newest.line}
+        if self._branch.branch.is_main:
+            mine |= self._strays.among({s.line for s in found} - mine, newest)
+        return [s for s in found if s.line in mine or (self._branch.branch.is_main and s.kind == create_graph.KIND)]
 
     def _is_gone(self, sidecar: Sidecar) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
         return self._is_dead(sidecar) or age_s > (LEASE_S if sidecar.kind == STAGING else self._grace_s)
+
+    def _is_fenced(self, sidecar: Sidecar, newest: CommitObject) -> bool:
+        """Whether an operation is of an earlier epoch's coordinator, which can't commit any more, dead or alive."""
+        line = newest if sidecar.line == newest.line else self._strays.closed.get(sidecar.line)
+        is_of_coordinator = sidecar.kind != STAGING and sidecar.owner != EMBEDDED
+        return is_of_coordinator and line is not None and sidecar.epoch < line.epoch
 
     # Observe
 
@@ -230,7 +213,7 @@ class Recoverer:
             may_put=newest.owner == self._owner,
             own=self._owns(sidecar, newest),
             staging_only=sidecar.kind == STAGING,
-            orphaned=sidecar.line in self._closed,
+            orphaned=sidecar.line in self._strays.closed,
         )
         if operation.orphaned:  # no version is pinned by a closed line
             found = TableClass.ROLLED_PAST_EXPECTED if named else TableClass.NO_MOVEMENT
@@ -240,7 +223,7 @@ class Recoverer:
 
     def _owns(self, sidecar: Sidecar, newest: CommitObject) -> bool:
         """Whether the sidecar is the owner's own. A lease belongs to its load, whatever the line's owner was."""
-        is_of_owner = (sidecar.epoch, sidecar.owner) == (newest.epoch, self._owner)
+        is_of_owner = (sidecar.line, sidecar.epoch, sidecar.owner) == (newest.line, newest.epoch, self._owner)
         return self._owner != EMBEDDED and is_of_owner and sidecar.kind != STAGING
 
     def _named(self, sidecars: Sequence[Sidecar], newest: CommitObject) -> dict[str, int]:
@@ -248,13 +231,19 @@ class Recoverer:
 
         One look-up for all of a line, since each look-up reads the manifest and all objects that are not folded.
         """
-        orphaned = {s.line for s in sidecars if s.line in self._closed}
+        orphaned = self._orphaned(sidecars)
         named = self._named_on(self._lineage, [s for s in sidecars if s.line not in orphaned], newest)
-        for line in orphaned:
-            last = self._closed[line]
-            lineage = lineage_of(self._store, log_of(self._store, self._branch.graph_id, line), last)
-            named |= self._named_on(lineage, [s for s in sidecars if s.line == line], last)
+        for line, orphans in orphaned.items():
+            named |= self._named_on(self._strays.lineage(line), orphans, self._strays.closed[line])
         return named
+
+    def _orphaned(self, sidecars: Iterable[Sidecar]) -> Mapping[str, list[Sidecar]]:
+        """The sidecars of deleted branches, by their lines."""
+        found: dict[str, list[Sidecar]] = defaultdict(list)
+        for sidecar in sidecars:
+            if sidecar.line in self._strays.closed:
+                found[sidecar.line].append(sidecar)
+        return found
 
     def _named_on(self, lineage: Lineage, sidecars: Sequence[Sidecar], newest: CommitObject) -> dict[str, int]:
         commit_ids = {intent.commit_id for sidecar in sidecars for intent in sidecar.intents}
@@ -338,7 +327,7 @@ class Recoverer:
             return True
 
         known = tip.refresh()
-        recorded = self._lineage.recorded(_ids(cases), known)
+        recorded = self._recorded(cases, known)
 
         def build(newest: CommitObject) -> Remark | None:
             """Repeats no look-up, since live writers race for the same number."""
@@ -360,6 +349,13 @@ class Recoverer:
             log.warning("event=recovered decision=%s what=%s %s", case.decision, case.sidecar, _facts(outcomes))
         return True
 
+    def _recorded(self, cases: Sequence[_Case], newest: CommitObject) -> set[str]:
+        """The operations that are recorded: in this line or, before its branch was deleted, in their own."""
+        recorded = self._lineage.recorded(_ids(cases), newest)
+        for line, orphans in self._orphaned(case.sidecar for case in cases).items():
+            recorded |= self._strays.recorded(line, [orphan.operation_id for orphan in orphans])
+        return recorded
+
     def _recovery(self, case: _Case) -> Recovery:
         return Recovery(
             operation_id=case.sidecar.operation_id,
@@ -376,11 +372,6 @@ class Recoverer:
         reach(Point.RECOVERY_BEFORE_SIDECAR)
         self._sidecars.delete([case.sidecar.operation_id for case in cases])
         reach(Point.RECOVERY_AFTER_SIDECAR)
-
-
-def _is_fenced(sidecar: Sidecar, epoch: int) -> bool:
-    """Whether an operation is of an earlier epoch's coordinator, which can't commit any more, dead or alive."""
-    return sidecar.kind != STAGING and sidecar.owner != EMBEDDED and sidecar.epoch < epoch
 
 
 def _ids(cases: Iterable[_Case]) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ from omniray.engine.history.branch_head import find_branch
 from omniray.engine.history.cas_table import SwapTable
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_log import FOLDER as COMMITS
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation, take_over
@@ -32,6 +34,7 @@ from omniray.engine.store.open_store import open_store
 from omniray.engine.tables.version_names import final_path, own_path
 from omniray.engine.writes import row_sink
 from tests.graphs import PERSON, insert, new_graph, parts_on, people, rows_of
+from tests.kit.faulty_store import FaultyStore
 from tests.stores import Root
 
 TRIAL, PROBE = "trial", "probe"
@@ -198,6 +201,19 @@ def test_a_branch_that_is_told_to_be_gone_and_is_not_stops_the_sweep(
     with pytest.raises(BranchGone):
         graph.sweep(older_than_s=0)
     graph.create_branch(PROBE, TRIAL)
+
+
+def test_branches_get_their_barriers_at_the_same_time_and_main_is_not_read_for_each(
+    graph: omniray.Graph, store: ObjectStore
+) -> None:
+    """Each waits, before its put, until the other one has come as far."""
+    graph.create_branch(PROBE)
+    both, watched = threading.Barrier(2), FaultyStore(store)
+    main = find_branch(store).newest
+    with armed({Point.SWEEP_BEFORE_PUT: Action(lambda: (both.wait(timeout=60), None)[1])}):
+        barrier.put_on_branches(cast(ObjectStore, watched), replace(main, swept_before_us=7), barrier.nobody_owns)
+    assert {newest_of(store, line_of(store, name)).swept_before_us for name in (TRIAL, PROBE)} == {7}
+    assert [call for call in watched.calls if call.path.startswith(f"{COMMITS}/{main.line}")] == []
 
 
 # Owners of lines

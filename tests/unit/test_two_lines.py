@@ -145,7 +145,7 @@ def test_a_foreign_writer_of_the_table_is_nothing_to_a_branch(store: ObjectStore
 # Recovery
 
 
-def _of_every_line(self: Recoverer, operation_ids: list[str]) -> list[Sidecar]:
+def _of_every_line(self: Recoverer, operation_ids: list[str], newest: CommitObject) -> list[Sidecar]:
     return self._sidecars.read_all(operation_ids)
 
 
