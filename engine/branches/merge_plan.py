@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from omniray.engine.base.errors import InvariantViolation
 from omniray.engine.branches.bases import Place, Vector, best_common_ancestors
 from omniray.engine.branches.conflicts import ConflictKind, Conflicts, MergeConflict, OnConflict
-from omniray.engine.branches.equal_edges import agreeing_edges
+from omniray.engine.branches.equal_edges import equal_edges
 from omniray.engine.branches.merge_check import MergeCheck, refuse_values
 from omniray.engine.branches.merge_keys import MergeKeys
 from omniray.engine.branches.merge_rows import MergeRows
@@ -210,7 +210,7 @@ class MergePlan:
         bases = {place: self._states.table(state, key) for place, state in self._bases.items()}
         plan.run = RowMerge(
             type, source, target, bases, lambda place: self._older(place, key), self._vector_of(head),
-            self._on_conflict, agreeing_edges(type, source, target, tuple(bases.values())),
+            self._on_conflict, equal_edges(type, source, target, tuple(bases.values())),
         )  # fmt: skip
         begin = self._staging
         plan.rows = MergeRows(type, None if begin is None else lambda: begin(target))
