@@ -250,7 +250,7 @@ class MergePlan:
             for key, plan in self._tables.items()
         }
         self._add_adopted(head, is_as_source)
-        state = PinnedState(self._branch.cache, head)
+        state = PinnedState(self._branch.cache, head, is_beside_writer=True)
         found = Conflicts("", "")
         ways = {key: plan.how for key, plan in self._tables.items()}
         MergeCheck(self._branch.schema, ways, is_as_source, self._keys, state, self._degrees, found).run()
