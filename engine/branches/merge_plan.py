@@ -28,7 +28,7 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Affected
 from omniray.engine.line.commit_object import CommitObject, Pin
-from omniray.engine.reading.table_diff import apart, moved_addresses
+from omniray.engine.reading.table_diff import apart, count_changed, moved_addresses
 from omniray.engine.schema.types import ID, SRC, EdgeType, ElementType, NodeType, Unique
 from omniray.engine.tables.row_stream import RowStream
 from omniray.engine.tables.table import Table
@@ -43,7 +43,7 @@ def no_progress(type: str, rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What a merge does with one table. Of an adopted one the rows are not counted, since they are not read."""
+    """What a merge does with one table. Of an adopted one no row is written."""
 
     table_key: str
     how: How
@@ -62,6 +62,7 @@ class _TablePlan:
     rows: MergeRows | None = None
     run: RowMerge | None = None
     conflicts: Conflicts = field(default_factory=lambda: Conflicts("", ""))
+    adopted: int = 0  # the changed rows of an adopted table
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,8 @@ class MergePlan:
         plan = _TablePlan(target, how(source, target, bases), is_as_base)
         if plan.how is How.ADOPT and not self._fits(key, head):
             plan.how = How.ROWS
+        if plan.how is How.ADOPT:
+            plan.adopted = count_changed(self._table(key, head), self._states.table(self._source, key))
         if plan.how is How.ROWS:
             self._merge_rows(type, head, plan)
         return plan
@@ -309,10 +312,10 @@ class MergePlan:
         nodes = edges = 0
         summaries = []
         for key, plan in self._tables.items():
-            source, count = self._source.pins[key], 0
+            count = 0
             if plan.how is How.ADOPT:
-                changes[key] = Restore(source)
-                count = abs(source.rows - plan.pin.rows)
+                changes[key] = Restore(self._source.pins[key])
+                count = plan.adopted
             elif plan.rows is not None:
                 count = plan.rows.affected
                 if self._staging is not None and (write := plan.rows.write()) is not None:
