@@ -29,7 +29,7 @@ class Pinning(Protocol):
 
 
 class PinnedState:
-    """The graph at one object of the line. `is_beside_writer` says that the branch's writer may be at work meanwhile."""
+    """The graph at one object of the line. `is_beside_writer` says that the branch may be written to meanwhile."""
 
     def __init__(self, cache: TableCache, base: Pinning, *, is_beside_writer: bool = False) -> None:
         self._cache, self._base, self._is_beside_writer = cache, base, is_beside_writer
