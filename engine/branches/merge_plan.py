@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from omniray.engine.base.errors import InvariantViolation
 from omniray.engine.branches.bases import Place, Vector, best_common_ancestors
 from omniray.engine.branches.conflicts import ConflictKind, Conflicts, MergeConflict, OnConflict
-from omniray.engine.branches.equal_edges import agreeing_edges
+from omniray.engine.branches.equal_edges import equal_edges
 from omniray.engine.branches.merge_check import MergeCheck, refuse_values
 from omniray.engine.branches.merge_keys import MergeKeys
 from omniray.engine.branches.merge_rows import MergeRows
@@ -28,7 +28,7 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Affected
 from omniray.engine.line.commit_object import CommitObject, Pin
-from omniray.engine.reading.table_diff import apart, moved_addresses
+from omniray.engine.reading.table_diff import apart, count_changed, moved_addresses
 from omniray.engine.schema.types import ID, SRC, EdgeType, ElementType, NodeType, Unique
 from omniray.engine.tables.row_stream import RowStream
 from omniray.engine.tables.table import Table
@@ -43,7 +43,7 @@ def no_progress(type: str, rows: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What a merge does with one table. Of an adopted one the rows are not counted, since they are not read."""
+    """What a merge does with one table. Of an adopted one no row is written."""
 
     table_key: str
     how: How
@@ -62,6 +62,7 @@ class _TablePlan:
     rows: MergeRows | None = None
     run: RowMerge | None = None
     conflicts: Conflicts = field(default_factory=lambda: Conflicts("", ""))
+    adopted: int = 0  # the changed rows of an adopted table
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,8 @@ class MergePlan:
         plan = _TablePlan(target, how(source, target, bases), is_as_base)
         if plan.how is How.ADOPT and not self._fits(key, head):
             plan.how = How.ROWS
+        if plan.how is How.ADOPT:
+            plan.adopted = count_changed(self._table(key, head), self._states.table(self._source, key))
         if plan.how is How.ROWS:
             self._merge_rows(type, head, plan)
         return plan
@@ -210,7 +213,7 @@ class MergePlan:
         bases = {place: self._states.table(state, key) for place, state in self._bases.items()}
         plan.run = RowMerge(
             type, source, target, bases, lambda place: self._older(place, key), self._vector_of(head),
-            self._on_conflict, agreeing_edges(type, source, target, tuple(bases.values())),
+            self._on_conflict, equal_edges(type, source, target, tuple(bases.values())),
         )  # fmt: skip
         begin = self._staging
         plan.rows = MergeRows(type, None if begin is None else lambda: begin(target))
@@ -250,7 +253,7 @@ class MergePlan:
             for key, plan in self._tables.items()
         }
         self._add_adopted(head, is_as_source)
-        state = PinnedState(self._branch.cache, head)
+        state = PinnedState(self._branch.cache, head, is_beside_writer=True)
         found = Conflicts("", "")
         ways = {key: plan.how for key, plan in self._tables.items()}
         MergeCheck(self._branch.schema, ways, is_as_source, self._keys, state, self._degrees, found).run()
@@ -309,10 +312,10 @@ class MergePlan:
         nodes = edges = 0
         summaries = []
         for key, plan in self._tables.items():
-            source, count = self._source.pins[key], 0
+            count = 0
             if plan.how is How.ADOPT:
-                changes[key] = Restore(source)
-                count = abs(source.rows - plan.pin.rows)
+                changes[key] = Restore(self._source.pins[key])
+                count = plan.adopted
             elif plan.rows is not None:
                 count = plan.rows.affected
                 if self._staging is not None and (write := plan.rows.write()) is not None:

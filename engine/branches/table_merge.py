@@ -9,7 +9,7 @@ bounded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from omniray.engine.branches.bases import Place, Vector
 from omniray.engine.branches.cells import MergedRows, RowConflicts, Rows, changed_rows, merged
 from omniray.engine.branches.conflicts import MergeConflict, OnConflict, shown
+from omniray.engine.branches.equal_edges import EqualEdges, Replaced
 from omniray.engine.branches.virtual_base import base_rows
 from omniray.engine.line.commit_object import Pin
 from omniray.engine.reading.table_diff import ALL, Ids, Part, apart, moved_addresses, stretches
@@ -27,7 +28,6 @@ from omniray.engine.schema.types import ID, ElementType
 from omniray.engine.tables.table import ROWADDR, Table
 
 LOOKUP_IDS_MAX = 5_000
-NO_IDS = pa.array([], pa.string())
 
 Places = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
@@ -77,6 +77,18 @@ class _Located:
     @property
     def cells(self) -> Rows:
         return Rows.at(self.rows, self.places)
+
+    def with_replaced(self, ids: pa.Array, replaced: Replaced, side: Table) -> _Located:
+        """The same, with the rows that replaced some of these on a side in their places."""
+        if not len(replaced.ids):
+            return self
+        found = pc.index_in(ids, value_set=replaced.ids).fill_null(-1).to_numpy()
+        positions = np.flatnonzero((found >= 0) & (self.places < 0))
+        places, addresses = self.places.copy(), self.addresses.copy()
+        places[positions] = self.rows.num_rows + np.arange(len(positions))
+        addresses[positions] = replaced.addresses[found[positions]]
+        rows = side.rows_at(pa.array(addresses[positions]), self.rows.column_names)
+        return _Located(pa.concat_tables([self.rows, rows.cast(self.rows.schema)]), places, addresses)
 
     def take(self, positions: Places) -> _Located:
         return _Located(self.rows, self.places[positions], self.addresses[positions])
@@ -134,7 +146,7 @@ class RowMerge:
     older: Callable[[Place], Table | None]
     vector_of: Callable[[Place], Vector]
     on_conflict: OnConflict = OnConflict.FAIL
-    agreed: pa.Array = field(default_factory=lambda: NO_IDS)  # inserted on the source, equal to rows of the target
+    equal: EqualEdges = field(default_factory=EqualEdges)
     _beside: dict[Place, _Beside | None] = field(default_factory=dict)  # versions beside the source's
 
     def run(self, room: Callable[[], int]) -> Iterator[MergedBatch]:
@@ -184,14 +196,17 @@ class RowMerge:
         some, base = some.take(positions), base.take(positions)
         first = next(iter(self.bases))
         here = target.located(some.ids, target.own.read_all(some.within, addresses=True), self._located(first, some))
+        here = here.with_replaced(some.ids, self.equal.on_target, self.target)
+        some = replace(some, source=some.source.with_replaced(some.ids, self.equal.on_source, self.source))
         made = merged(base, some.source.cells, here.cells, self.on_conflict)
         yield self._batch(some, made, here, room())
 
     def _batch(self, some: _Range, made: MergedRows, here: _Located, room: int) -> MergedBatch:
-        written = _with_ids(some.ids, made.written, made.cells, self.type)
+        written = _with_ids(_renamed(some.ids, self.equal.on_target), made.written, made.cells, self.type)
         mixed = written.filter(pa.array(made.mixed))
-        if len(self.agreed):
-            written = written.filter(pc.invert(pc.is_in(written[ID], value_set=self.agreed)))
+        for elsewhere in (self.equal.agreed, self.equal.on_source.by):
+            if len(elsewhere):
+                written = written.filter(pc.invert(pc.is_in(written[ID], value_set=elsewhere)))
         removed = np.sort(np.concatenate([made.written[here.places[made.written] >= 0], made.deleted]))
         displaced = here.rows.take(pa.array(here.places[removed]))
         replaced = pa.table({ID: displaced[ID], ROWADDR: pa.array(here.addresses[removed])})
@@ -258,6 +273,11 @@ def _places(ids: pa.Array, rows: pa.Table) -> Places:
 
 def _without_addresses(rows: pa.Table) -> pa.Table:
     return rows.select([name for name in rows.column_names if name != ROWADDR])
+
+
+def _renamed(ids: pa.Array, replaced: Replaced) -> pa.Array:
+    """The ids, each replaced one by the new one."""
+    return pc.coalesce(replaced.by.take(pc.index_in(ids, value_set=replaced.ids)), ids) if len(replaced.ids) else ids
 
 
 def _with_ids(ids: pa.Array, positions: Places, cells: pa.Table, type: ElementType) -> pa.Table:

@@ -15,7 +15,7 @@ from omniray.engine.judge.condition import Condition
 from omniray.engine.judge.room import Room
 from omniray.engine.line.commit_object import CommitObject, Pin
 from omniray.engine.schema.types import ID
-from omniray.engine.tables.cache import TableCache
+from omniray.engine.tables.cache import KnownIds, TableCache
 from omniray.engine.tables.filters import among
 from omniray.engine.tables.table import ROWADDR, Table
 
@@ -30,10 +30,11 @@ class Pinning(Protocol):
 
 
 class PinnedState:
-    """The graph at one object of the line."""
+    """The graph at one object of the line. `is_beside_writer` says that the branch may be written to meanwhile."""
 
-    def __init__(self, cache: TableCache, base: Pinning) -> None:
-        self._cache, self._base = cache, base
+    def __init__(self, cache: TableCache, base: Pinning, *, is_beside_writer: bool = False) -> None:
+        self._cache, self._base, self._is_beside_writer = cache, base, is_beside_writer
+        self._copies: dict[str, KnownIds | None] = {}
         self._pins = base.pins
         self.consulted: set[str] = set()
 
@@ -54,7 +55,7 @@ class PinnedState:
         if self.count(table_key) == 0 or len(ids) == 0:
             return pa.array([], pa.string())
         table = self.table(table_key)
-        known = self._cache.known_ids(table)
+        known = self._known_ids(table)
         if known is not None:
             return known.among(ids)
         return _read(table, [ID], pc.field(ID).isin(ids))[ID].combine_chunks()
@@ -63,13 +64,21 @@ class PinnedState:
         """The rows whose column is one of a few values, with their addresses."""
         table = self.table(table_key)
         if column == ID:
-            known = self._cache.known_ids(table)
+            known = self._known_ids(table)
             if known is not None and set(columns) <= {ID}:
                 return known.located(values)
             values = self.existing(table_key, values)
         if len(values) == 0:
             return _empty(table, columns)
         return _read(table, columns, among(column, values), addresses=True)
+
+    def _known_ids(self, table: Table) -> KnownIds | None:
+        if not self._is_beside_writer:
+            return self._cache.known_ids(table)
+        key = table.type.table_key
+        if key not in self._copies:
+            self._copies[key] = self._cache.copied_ids(table)
+        return self._copies[key]
 
     def scan(self, table_key: str, columns: Sequence[str]) -> pa.RecordBatchReader:
         return self.table(table_key).scan(columns, addresses=True)

@@ -118,6 +118,11 @@ class TableCache:
             self._known[table.type.table_key] = known
         return known
 
+    def copied_ids(self, table: Table) -> KnownIds | None:
+        """The ids of a table if they are known, for a reader beside the writer: it moves the known ones on."""
+        known = self._known.get(table.type.table_key)
+        return None if known is None else known.copied(table.identity)
+
     def _known_beside(self, table: Table) -> KnownIds | None:
         for other in self._others():
             known = other._known.get(table.type.table_key)

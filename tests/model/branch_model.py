@@ -163,6 +163,10 @@ def _merged_table(
     type: str, bases: Sequence[State], source: State, target: State, how: OnConflict
 ) -> tuple[Rows, set[Conflict]]:
     there, here = source.rows[type], target.rows[type]
+    agreed = {id for id in there if type == PAIR and _has_equal(id, there, here, bases)}
+    on_source = _replaced(bases, there, here) if type == PAIR else {}
+    on_target = _replaced(bases, here, there) if type == PAIR else {}
+    there, here = _as_replaced(there, on_source), _as_replaced(here, on_target)
     after: dict[str, Row] = dict(here)
     conflicts: set[Conflict] = set()
     for id in sorted(there.keys() | here.keys()):
@@ -171,19 +175,47 @@ def _merged_table(
         if kind and how is OnConflict.FAIL:
             conflicts.add((kind, type, id, names))
             continue
-        if type == PAIR and id in there.keys() - here.keys() and _has_equal(id, there, here, bases):
+        if id in agreed:
             continue
         if row is None:
             after.pop(id, None)
         else:
             after[id] = row
-    return after, conflicts
+    return {on_target.get(id, id): row for id, row in after.items()}, conflicts
+
+
+def _replaced(bases: Sequence[State], side: Rows, other: Rows) -> dict[str, str]:
+    """The edges of all bases that a side has replaced by new ones between the same nodes, as new ids by old ones.
+
+    Of each of them the other side has an edited one, or none at all.
+    """
+    of_bases = {id for base in bases for id in base.rows[PAIR]}
+    found: dict[str, str] = {}
+    for id in sorted(of_bases - side.keys()):
+        if not all(id in base.rows[PAIR] and other.get(id) != base.rows[PAIR][id] for base in bases):
+            continue
+        ends = {(base.rows[PAIR][id]["src"], base.rows[PAIR][id]["dst"]) for base in bases}
+        new, there = (
+            [one for one in sorted(rows.keys() - of_bases) if {(rows[one]["src"], rows[one]["dst"])} == ends]
+            for rows in (side, other)
+        )
+        if not there and new and new[0] not in other and new[0] not in found.values():
+            found[id] = new[0]
+    return found
+
+
+def _as_replaced(rows: Rows, replaced: Mapping[str, str]) -> Rows:
+    """The rows with the new edges under the old ids."""
+    old = {new: id for id, new in replaced.items()}
+    return {old.get(id, id): row for id, row in rows.items()}
 
 
 def _has_equal(id: str, there: Rows, here: Rows, bases: Sequence[State]) -> bool:
     """Whether the target inserted an edge that equals one that the source inserted."""
     of_bases = {id for base in bases for id in base.rows[PAIR]}
-    return id not in of_bases and any(here[other] == there[id] for other in here.keys() - there.keys() - of_bases)
+    return id not in here.keys() | of_bases and any(
+        here[other] == there[id] for other in here.keys() - there.keys() - of_bases
+    )
 
 
 def _merged_row(

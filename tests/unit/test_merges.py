@@ -106,6 +106,17 @@ def test_a_branch_beside_an_unchanged_target_is_adopted_and_no_data_is_written(a
         assert sorted(table.to_table()["name"].to_pylist()) == ["ann", "bob", "cid", "eve", "fay"]
 
 
+def test_the_changed_rows_of_adopted_tables_are_counted(graph: omniray.Graph) -> None:
+    set_age(graph, "ann", 9, SIDE)
+    remove(graph, "dan", SIDE)
+    graph.load(people("eve"), type="Person", branch=SIDE)
+    graph.load([{"from": "ann", "to": "eve"}], type="Knows", branch=SIDE)
+    foretold, result = graph.merge(SIDE, preview=True), graph.merge(SIDE)
+    assert result.outcome is MergeOutcome.FAST_FORWARD
+    assert (result.affected_nodes, result.affected_edges) == (3, 1)
+    assert (foretold.affected_nodes, foretold.affected_edges) == (3, 1)
+
+
 def test_a_target_whose_version_has_the_source_s_number_adopts_it(graph: omniray.Graph) -> None:
     """Both lines have a version of that number, with other rows: only contents are compared."""
     graph.create_branch("other")
