@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from omniray.coordinator.client.link import Link
-from omniray.coordinator.client.on_branch import OnBranch
+from omniray.coordinator.client.on_branch import OnBranch, OnBranches
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call, CreateTerms, DeleteTerms, MergeCall, RenameTerms, RevertCall
 from omniray.engine.base.errors import BranchGone, Conflict
@@ -33,6 +33,7 @@ class BranchVerbs(ABC):
 
     _graph: GraphReader
     _link: Link
+    _handles: OnBranches
     _timeout_s: float
 
     @abstractmethod
@@ -171,7 +172,10 @@ class BranchVerbs(ABC):
 
     def _changed(self, call: Call, terms: Any, txn_id: str | None) -> BranchChange:
         self._refuse_unusable()
-        done: BranchChange = self._link.call(call, self._timeout_s, terms)
+        try:
+            done: BranchChange = self._link.call(call, self._timeout_s, terms)
+        finally:
+            self._handles.forget_names()
         return _ours(done, txn_id)
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 import pytest
 
 import omniray
-from omniray.engine.base.errors import InputError, InvariantViolation
+from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, StorageError
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.bases import Place
 from omniray.engine.branches.states import States
 from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.recovery.elsewhere import left_on_branches
 from tests.stores import Root
 
 SCHEMA = """
@@ -197,3 +202,151 @@ def test_whoever_finds_a_source_that_was_marked_keeps_it_if_it_was_written_to_si
 
 def die() -> None:
     raise FailpointHit
+
+
+# Handles of other branches
+
+
+def test_a_name_leads_a_handle_to_the_branch_that_has_it_after_its_own_verbs(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+    graph.rename_branch("trial", "probe")
+    graph.create_branch("trial")
+    assert (people(graph, "trial"), people(graph, "probe")) == (["ann"], ["ann", "bob"])
+    add(graph, "cid", "trial")
+    graph.delete_branch("trial")
+    graph.create_branch("trial")
+    assert people(graph, "trial") == ["ann"], "at once, though the handle of the deleted one is known"
+
+
+def test_a_name_leads_to_another_branch_once_main_is_known_to_say_so(graph: omniray.Graph) -> None:
+    """A rename elsewhere is seen with the next look at main; until then the name means what it meant."""
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+    with again(graph) as other:
+        other.rename_branch("trial", "probe")
+        other.create_branch("trial")
+    add(graph, "cid", "trial")
+    people(graph)
+    assert (people(graph, "trial"), people(graph, "probe")) == (["ann"], ["ann", "bob", "cid"])
+
+
+def test_the_name_that_a_handle_was_opened_by_leads_on_to_the_branch_that_has_it(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    with again(graph, branch="trial") as trial:
+        add(trial, "bob")
+        trial.rename_branch("trial", "probe")
+        trial.create_branch("trial")
+        assert people(trial) == people(trial, "probe") == ["ann", "bob"]
+        assert people(trial, "trial") == ["ann"]
+
+
+def test_a_handle_of_a_deleted_branch_stays_open_under_the_writes_that_use_it(graph: omniray.Graph) -> None:
+    """Another thread finds the branch gone while a write to it is under way: both are told so, and nothing else."""
+    graph.create_branch("trial")
+    told: list[str] = []
+    paused, go = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        paused.set()
+        assert go.wait(60)
+
+    def write() -> None:
+        try:
+            add(holder, "bob", "trial")
+        except BranchGone as gone:
+            told.append(gone.kind)
+
+    with again(graph) as holder, armed({Point.C_BEFORE_PUT: Action(pause, nth=1)}):
+        people(holder, "trial")
+        writing = threading.Thread(target=write)
+        writing.start()
+        assert paused.wait(60)
+        graph.delete_branch("trial")
+        graph.create_branch("trial")
+        with pytest.raises(BranchGone):
+            people(holder, "trial")
+        assert people(holder, "trial") == ["ann"], "named anew, it is the new one"
+        add(holder, "cid", "trial")
+        go.set()
+        writing.join(60)
+        assert told == ["branch_gone"]
+        assert people(holder, "trial") == ["ann", "cid"]
+
+
+def test_a_branch_that_is_slow_to_open_holds_up_those_who_want_it_and_no_others(graph: omniray.Graph) -> None:
+    graph.create_branch("slow")
+    graph.create_branch("other")
+    with again(graph, branch="slow") as dead, armed({Point.C_AFTER_PUT: Action(die)}), pytest.raises(FailpointHit):
+        add(dead, "bob")
+    opening, go = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        opening.set()
+        assert go.wait(60)
+
+    with (
+        again(graph, grace_s=1e-6) as holder,
+        armed({Point.RECOVERY_BEFORE_RECORD: Action(pause, nth=1)}),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(people, holder, "slow")
+        assert opening.wait(60)
+        second = pool.submit(people, holder, "slow")
+        assert people(holder, "other") == ["ann"], "this does not wait"
+        assert [first.done(), second.done()] == [False, False]
+        go.set()
+        assert first.result(60) == second.result(60) == ["ann", "bob"]
+        assert len(holder._others.open) == 2
+
+
+def test_a_branch_that_can_t_be_opened_is_opened_by_the_next_who_asks(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph.create_branch("trial")
+    with again(graph) as holder:
+        with monkeypatch.context() as patched:
+            patched.setattr("omniray.engine.graph.open_line", lambda *_, **__: fail())
+            with pytest.raises(StorageError):
+                people(holder, "trial")
+        assert people(holder, "trial") == ["ann"]
+
+
+def test_a_closed_graph_opens_no_branch(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    graph.create_branch("other")
+    with again(graph) as holder:
+        people(holder, "trial")
+    for branch in ("trial", "other"):
+        with pytest.raises(InputError, match="the graph is closed"):
+            people(holder, branch)
+    assert holder._others.open == ()
+
+
+def test_recovery_goes_by_the_branches_whatever_they_are_called_by_then(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: of the branches on which a dead writer left something one is renamed and one deleted before it is opened.
+
+    Expectation: the renamed one is recovered, and the deleted one is passed over.
+    """
+    for name in ("trial", "gone"):
+        graph.create_branch(name)
+        with again(graph, branch=name) as dead, armed({Point.C_AFTER_PUT: Action(die)}), pytest.raises(FailpointHit):
+            add(dead, "bob")
+
+    def found(main: OpenBranch, *, take_over: bool) -> Iterator[str]:
+        lines = list(left_on_branches(main, take_over=take_over))
+        with again(graph) as other:
+            other.rename_branch("trial", "probe")
+            other.delete_branch("gone")
+        return iter(lines)
+
+    with again(graph, grace_s=1e-6) as healer:
+        monkeypatch.setattr("omniray.engine.graph.left_on_branches", found)
+        assert len(healer.recover().rolled_forward) == 1
+        assert [one.recovery_kind for one in healer.recoveries(branch="probe")] == ["RolledForward"]
+
+
+def fail() -> NoReturn:
+    raise StorageError("the store is down")
