@@ -41,6 +41,7 @@ from omniray.engine.history.branch_head import bound, find_binding, find_line, n
 from omniray.engine.history.lineage import Lineage, moment
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import (
@@ -288,12 +289,15 @@ class Branches:
         `wants` is a name that no other branch may have.
         """
         repeats: list[LineageEntry] = []
+        began = self._tip.refresh() if write.payload_hash else self._tip.newest
 
         def extended(newest: CommitObject) -> CommitObject | None:
             refuse_stranger(self._owner, newest)
             if (first := self._first(write, newest)) is not None:
                 repeats.append(first)
                 return None
+            if write.payload_hash:
+                refuse_withdrawn(write.commit_id, self._main.lineage, began, newest)
             if wants is not None:
                 self._refuse_taken(wants, newest)
             bindings = build(newest)

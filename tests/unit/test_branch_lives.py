@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 import omniray
-from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, StorageError
+from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, StorageError, Withdrawn
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.bases import Place
@@ -350,3 +350,26 @@ def test_recovery_goes_by_the_branches_whatever_they_are_called_by_then(
 
 def fail() -> NoReturn:
     raise StorageError("the store is down")
+
+
+# Exactly once
+
+
+@pytest.mark.parametrize("verb", ["create", "rename", "delete"])
+def test_a_verb_that_was_reported_as_not_carried_out_is_not(graph: omniray.Graph, verb: str) -> None:
+    graph.create_branch("old")
+    txn_id = new_ulid()
+    ask = {
+        "create": lambda: graph.create_branch("new", txn_id=txn_id),
+        "rename": lambda: graph.rename_branch("old", "new", txn_id=txn_id),
+        "delete": lambda: graph.delete_branch("old", txn_id=txn_id),
+    }[verb]
+    with again(graph) as other:
+        said: list[bool] = []
+        telling = Action(lambda: said.append(other.outcome(txn_id).committed), nth=1)
+        with armed({Point.BRANCH_BEFORE_PUT: telling}), pytest.raises(Withdrawn, match="submit it again"):
+            ask()
+        assert said == [False]
+        assert [branch.name for branch in other.branches()] == ["main", "old"]
+        assert not ask().repeated, "a new try is welcome"
+        assert other.outcome(txn_id).committed
