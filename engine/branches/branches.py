@@ -135,7 +135,10 @@ class Branches:
         if landed is None or landed.ulid != write.commit_id:  # it was created before, and may have been deleted since
             return BranchChange(name, write.commit_id, write.commit_id, repeated=True)
         reach(Point.BRANCH_AFTER_BIND)
-        CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        try:
+            CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        except StorageError as error:  # the branch is there, and whoever opens it begins its line
+            log.warning("event=not_begun branch=%s error=%s", name, error)
         group = started[0].group if started and landed.parent_seq == started[0].seq else ()
         return BranchChange(name, landed.ulid, write.commit_id, landed.head, group if len(group) > 1 else ())
 
@@ -330,7 +333,12 @@ class Branches:
             except (InputError, Conflict, _Deleting):  # maybe on an object that is not the newest
                 looking.result()
                 return self._tip.extend(build)
-            looking.result()
+            try:
+                looking.result()
+            except StorageError as error:
+                if landed is None:
+                    raise
+                log.warning("event=identity_not_seen seq=%d error=%s", landed.seq, error)
             return landed
 
     def _refuse_taken(self, name: str, newest: CommitObject) -> None:

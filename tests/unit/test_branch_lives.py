@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.recovery.elsewhere import left_on_branches
+from omniray.engine.store.open_store import open_store
+from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
 from tests.stores import Root
 
 SCHEMA = """
@@ -373,3 +376,49 @@ def test_a_verb_that_was_reported_as_not_carried_out_is_not(graph: omniray.Graph
         assert [branch.name for branch in other.branches()] == ["main", "old"]
         assert not ask().repeated, "a new try is welcome"
         assert other.outcome(txn_id).committed
+
+
+@pytest.mark.parametrize("verb", ["create", "rename", "delete"])
+def test_a_verb_that_landed_is_a_success_though_the_graph_s_identity_could_not_be_read(
+    disk: Root, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The look at `__graph.json` beside the put fails: told so, the caller would ask again, and be refused."""
+    with on_faulty_store(disk, monkeypatch) as (graph, store):
+        graph.create_branch("old")
+        ask = {
+            "create": lambda: graph.create_branch("new"),
+            "rename": lambda: graph.rename_branch("old", "new"),
+            "delete": lambda: graph.delete_branch("old"),
+        }[verb]
+        wanted = {"create": ["main", "new", "old"], "rename": ["main", "new"], "delete": ["main"]}[verb]
+        fault = store.arm(CallFault(Effect.FAIL, frozenset({"get"}), "__graph.json"))
+        ask()
+        assert fault.met >= 1
+        store.disarm()
+        assert [branch.name for branch in graph.branches()] == wanted
+
+
+def test_a_branch_whose_first_object_could_not_be_put_is_created_all_the_same(
+    disk: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_faulty_store(disk, monkeypatch) as (graph, store):
+        txn_id = new_ulid()
+        fault = store.arm(CallFault(Effect.FAIL, frozenset({"put_if_absent"}), f"__commits/{txn_id}/", times=ALWAYS))
+        assert graph.create_branch("trial", txn_id=txn_id).branch_id == txn_id
+        assert fault.met > 0
+        store.disarm()
+        add(graph, "bob", "trial")
+        assert people(graph, "trial") == ["ann", "bob"]
+
+
+@contextlib.contextmanager
+def on_faulty_store(disk: Root, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[omniray.Graph, FaultyStore]]:
+    """A graph with ann, and its store, which fails on demand."""
+    omniray.init(f"{disk.uri}/graph", schema=SCHEMA).close()
+    store = FaultyStore(open_store(f"{disk.uri}/graph"))
+    with monkeypatch.context() as patched:
+        patched.setattr("omniray.engine.graph.open_store", lambda *_, **__: store)
+        graph = omniray.open(f"{disk.uri}/graph")
+    with graph:
+        add(graph, "ann")
+        yield graph, store
