@@ -37,7 +37,7 @@ from omniray.engine.branches.distance import Vector
 from omniray.engine.branches.names import checked_name
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.ancestry import lineage_of
-from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of
+from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of, unknown_branch
 from omniray.engine.history.lineage import Lineage, moment
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
@@ -149,7 +149,8 @@ class Branches:
         write = _write(DELETE, author, message, txn_id, name, "force" if force else "")
 
         def named(newest: CommitObject) -> str:
-            bound(newest, name)
+            if name not in newest.bindings:  # one that is being deleted is found: its deletion is finished
+                raise unknown_branch(newest, name)
             return name
 
         return self._deleted(name, write, named, force=force)

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 import omniray
-from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, StorageError, Withdrawn
+from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, NotFound, StorageError, Withdrawn
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches.bases import Place
@@ -422,3 +422,29 @@ def on_faulty_store(disk: Root, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
     with graph:
         add(graph, "ann")
         yield graph, store
+
+
+def test_whoever_deletes_a_branch_that_is_being_deleted_finishes_it(graph: omniray.Graph) -> None:
+    """The first one died after the mark: until the line is closed the branch's writers know nothing of it."""
+    made = graph.create_branch("trial")
+    with again(graph, branch="trial") as writer:
+        with armed({Point.BRANCH_AFTER_MARK: Action(die)}), pytest.raises(FailpointHit):
+            graph.delete_branch("trial")
+        gone = graph.delete_branch("trial")
+        assert (gone.branch_id, gone.repeated) == (made.branch_id, False)
+        with pytest.raises(BranchGone):
+            add(writer, "bob")
+    assert graph._branch.newest().bindings == {}
+    with pytest.raises(NotFound, match="no branch 'trial'"):
+        graph.delete_branch("trial")
+
+
+def test_a_deletion_drops_the_condition_under_which_another_one_was_begun(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+    with again(graph, branch="trial") as writer:
+        with armed({Point.BRANCH_AFTER_MARK: Action(die)}), pytest.raises(FailpointHit):
+            graph.merge("trial", delete_source=True)
+        add(writer, "late")
+    graph.delete_branch("trial")
+    assert [branch.name for branch in graph.branches()] == ["main"]
