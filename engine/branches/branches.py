@@ -120,6 +120,8 @@ class Branches:
         started: list[_Start] = []
 
         def bind(newest: CommitObject) -> Mapping[str, Binding]:
+            if write.payload_hash:
+                self._refuse_line(write.commit_id)
             start = start_of(newest)
             started[:] = [start]
             if start.line != newest.line:
@@ -191,7 +193,7 @@ class Branches:
 
         def mark(newest: CommitObject) -> Mapping[str, Binding]:
             name = named(newest)
-            below = list(_below(newest, name))
+            below = _below(newest, name)
             if below and not force:
                 raise Conflict(
                     f"branch {name!r} has branches of its own: {', '.join(below)}; delete those first, or give force "
@@ -350,6 +352,15 @@ class Branches:
                 f"there is a branch {name!r} already; nothing was written: choose another name", branch=name
             )
 
+    def _refuse_line(self, txn_id: str) -> None:
+        """Refuse an id as that of a new line if there is a line of this id: the branch would be bound to that one."""
+        if CommitLog(self._store, BranchId(txn_id, txn_id)).read(1) is not None:  # it is never pruned
+            raise InputError(
+                f"{txn_id} is the id of this graph or of one of its branches: give a txn_id of your own, made with "
+                "str(ulid.ULID())",
+                txn_id=txn_id,
+            )  # fmt: skip
+
     def _first(self, write: SystemWrite, newest: CommitObject) -> LineageEntry | None:
         """The first time that a verb was carried out under the id of this one."""
         if not write.payload_hash:
@@ -422,13 +433,16 @@ def _at_entry(lineage: Lineage, entry: LineageEntry, newest: CommitObject) -> _S
     return _Start(newest.line, entry.seq, pins, newest.schema, contains, head, us_of(entry.at), group)
 
 
-def _below(newest: CommitObject, name: str) -> Iterator[str]:
+def _below(newest: CommitObject, name: str) -> list[str]:
     """The branches that began on a branch, and those that began on them."""
-    ulid = newest.bindings[name].ulid
-    for other, binding in newest.bindings.items():
-        if binding.parent == ulid and not binding.deleting:
-            yield other
-            yield from _below(newest, other)
+    lines, found = {newest.bindings[name].ulid}, [name]
+    for above in found:  # which grows
+        parent = newest.bindings[above].ulid
+        for other, binding in newest.bindings.items():
+            if binding.parent == parent and binding.ulid not in lines and not binding.deleting:
+                lines.add(binding.ulid)
+                found.append(other)
+    return found[1:]
 
 
 def _refuse_moved(newest: CommitObject, name: str, head: str) -> None:

@@ -7,20 +7,31 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 import pytest
 
 import omniray
-from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, NotFound, StorageError, Withdrawn
+from omniray.engine.base.errors import (
+    BranchGone,
+    InputError,
+    InvariantViolation,
+    NotFound,
+    PayloadMismatch,
+    StorageError,
+    Withdrawn,
+)
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.branches import branches
 from omniray.engine.branches.bases import Place
 from omniray.engine.branches.states import States
 from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.store.open_store import open_store
 from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
@@ -448,3 +459,31 @@ def test_a_deletion_drops_the_condition_under_which_another_one_was_begun(graph:
         add(writer, "late")
     graph.delete_branch("trial")
     assert [branch.name for branch in graph.branches()] == ["main"]
+
+
+def test_an_id_that_a_line_has_already_is_refused_as_that_of_a_new_branch(graph: omniray.Graph) -> None:
+    """The branch would be bound to main's own line, or to a deleted branch's: its writes would land there."""
+    gone = graph.create_branch("gone").branch_id
+    made = graph.create_branch("trial").branch_id
+    graph.delete_branch("gone")
+    for txn_id in (graph.graph_id, gone, made):
+        with pytest.raises((InputError, PayloadMismatch), match=rf"{txn_id} (is the id of|was committed with)"):
+            graph.create_branch("evil", txn_id=txn_id)
+    assert [branch.name for branch in graph.branches()] == ["main", "trial"]
+
+
+def test_a_line_that_was_begun_as_another_one_is_not_gone_on_with(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    branch = graph._on("trial")._branch
+    first = branch.log.read(1)
+    assert first is not None
+    branch.log.begin(first)
+    with pytest.raises(InvariantViolation, match="of another line, begun by"):
+        CommitLog(branch.store, branch.branch).begin(replace(first, op_id=new_ulid()))
+
+
+def test_bindings_that_refer_to_each_other_end(graph: omniray.Graph) -> None:
+    made = [graph.create_branch(name, from_) for name, from_ in (("a", None), ("b", "a"), ("c", "b"))]
+    newest = graph._branch.newest()
+    ring = {**newest.bindings, "a": replace(newest.bindings["a"], parent=made[2].branch_id)}
+    assert branches._below(replace(newest, bindings=ring), "b") == ["c", "a"]
