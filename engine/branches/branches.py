@@ -362,13 +362,18 @@ class Branches:
             )  # fmt: skip
 
     def _first(self, write: SystemWrite, newest: CommitObject) -> LineageEntry | None:
-        """The first time that a verb was carried out under the id of this one."""
+        """The first time that a verb was carried out under the id of this one.
+
+        One without a hash was carried out under an id that its caller did not choose, but was told when no clear answer
+        came: then its kind alone is compared, as with other writes.
+        """
         if not write.payload_hash:
             return None
         found = self._main.lineage.find(write.commit_id, newest)
         if found is None:
             return None
-        if found.entry.payload_hash != write.payload_hash:
+        first = found.entry
+        if first.payload_hash not in ("", write.payload_hash) or first.kind != write.kind:
             raise PayloadMismatch(
                 f"transaction {write.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=write.commit_id,
