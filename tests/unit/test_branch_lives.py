@@ -514,3 +514,20 @@ def test_an_id_that_was_told_with_an_unclear_answer_repeats_the_verb_that_had_it
     ):
         with pytest.raises(PayloadMismatch):
             another()
+
+
+# Branches that nobody has begun
+
+
+def test_a_branch_that_nobody_has_begun_is_read_in_full_and_nothing_is_written(graph: omniray.Graph) -> None:
+    add(graph, "bob")
+    first = graph.history()[1]
+    with armed({Point.BRANCH_AFTER_BIND: Action(die)}), pytest.raises(FailpointHit):
+        graph.create_branch("trial")
+    with again(graph, read_only=True) as reader:
+        assert [entry.kind for entry in reader.history(branch="trial")] == ["Load", "Load", "Init"]
+        assert people(reader, "trial", at=first.commit_id) == people(reader, "trial", at=first.at) == ["ann"]
+        assert people(reader, "trial") == ["ann", "bob"]
+        assert [branch.ahead for branch in reader.branches()] == [0, 0]
+        assert list(reader.diff("main", "trial").types) == []
+        assert reader._on("trial")._branch.log.read(1) is None
