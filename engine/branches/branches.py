@@ -26,6 +26,7 @@ from omniray.engine.base.errors import (
     BranchGone,
     Conflict,
     InputError,
+    LineOwned,
     NotFound,
     PayloadMismatch,
     StorageError,
@@ -257,7 +258,7 @@ class Branches:
         reach(Point.BRANCH_AFTER_CLOSE)
         try:
             freed = self._tip.extend(free)
-        except StorageError as error:
+        except (StorageError, LineOwned) as error:
             log.warning("event=name_not_freed error=%s", error)
         else:
             if freed is not None:

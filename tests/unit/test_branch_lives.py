@@ -32,6 +32,7 @@ from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.owner import Incarnation, release, take_over
 from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.store.open_store import open_store
 from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
@@ -531,3 +532,16 @@ def test_a_branch_that_nobody_has_begun_is_read_in_full_and_nothing_is_written(g
         assert [branch.ahead for branch in reader.branches()] == [0, 0]
         assert list(reader.diff("main", "trial").types) == []
         assert reader._on("trial")._branch.log.read(1) is None
+
+
+def test_a_deletion_is_done_though_main_was_taken_over_before_the_name_was_freed(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    owner = str(Incarnation.new("here:1"))
+    with again(graph) as other:
+        taking = Action(lambda: (take_over(other._branch.tip.another(), owner), None)[1], nth=1)
+        with armed({Point.BRANCH_AFTER_CLOSE: taking}):
+            assert not graph.delete_branch("trial").repeated
+        assert [branch.name for branch in other.branches()] == ["main"]
+        release(other._branch.tip.another(), owner)
+    again(graph).close()
+    assert graph._branch.newest().bindings == {}, "whoever comes next frees the name"
