@@ -454,6 +454,8 @@ def test_what_was_left_on_a_branch_that_was_deleted_is_discarded_and_recorded_on
         "a?b",
         "a\\b",
         "a:b",
+        "01M7TY54Y4YY5GXA9F1CEBHWD2",
+        "01m7ty54y4yy5gxa9f1cebhwd2",
         7,
     ],
 )
