@@ -107,8 +107,7 @@ class BranchVerbs(GraphReader):
         terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
         if delete_source:
             refuse_undeletable(source)
-        on = self._on(into)
-        with closing(States(on._branch)) as states:
+        with self._using(into) as on, closing(States(on._branch)) as states:
             if preview:
                 operation = merge_of(on._branch.branch, states.named(source))
                 return foretell(on._branch, on._branch.newest(), operation, terms)
@@ -152,8 +151,7 @@ class BranchVerbs(GraphReader):
         A commit that landed in a group is reverted with its group (`source_group` of the result).
         """
         terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
-        on = self._on(branch)
-        with closing(States(on._branch)) as states:
+        with self._using(branch) as on, closing(States(on._branch)) as states:
             head = on._branch.newest()
             operation = revert_of(states, head, checked_commit_id(commit_id), on.branch)
             if preview:
@@ -169,9 +167,11 @@ class BranchVerbs(GraphReader):
     def _branches(self) -> Iterator[Branches]:
         """What changes the branches, while this process's writes to main wait: it moves the end of main's line."""
         self._refuse_unwritable()
-        main = self._on(MAIN)
-        with main._writer.held():
-            yield main._branches_of_main()
+        try:
+            with self._using(MAIN) as main, main._writer.held():
+                yield main._branches_of_main()
+        finally:
+            self._others.names.forget()
 
     def _branches_of_main(self) -> Branches:
         return Branches(self._branch, self._tip, self._finaliser.notice, owner=self._owner)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from omniray.coordinator.client.delivery import beginning
 from omniray.coordinator.client.link import Link
-from omniray.coordinator.client.on_branch import OnBranch
+from omniray.coordinator.client.on_branch import OnBranch, OnBranches
 from omniray.coordinator.client.waits import carried_out
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call, CreateTerms, DeleteTerms, MergeCall, RenameTerms, RevertCall
@@ -35,6 +35,7 @@ class BranchVerbs(ABC):
 
     _graph: GraphReader
     _link: Link
+    _handles: OnBranches
     _timeout_s: float
 
     @abstractmethod
@@ -173,7 +174,10 @@ class BranchVerbs(ABC):
         return {**said, "txn_id": _checked(txn_id), "began": _begun(self._link, self._timeout_s)}
 
     def _changed(self, call: Call, terms: Any, txn_id: str | None) -> BranchChange:
-        done: BranchChange = self._link.call(call, self._timeout_s, terms)
+        try:
+            done: BranchChange = self._link.call(call, self._timeout_s, terms)
+        finally:
+            self._handles.forget_names()
         return _ours(done, txn_id)
 
 

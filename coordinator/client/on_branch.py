@@ -1,4 +1,4 @@
-"""A client's handles of the branches that it works on: each is found by its name once, and kept by its line's ULID.
+"""A client's handles of the branches that it works on: each is kept by its line's ULID, and found by a name.
 
 So a handle never comes to mean another branch that has got the name meanwhile. One whose branch was deleted is dropped,
 and the next call by that name looks for the branch that has it then.
@@ -7,7 +7,6 @@ and the next call by that name looks for the branch that has it then.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,10 +14,12 @@ from omniray.coordinator.client.delivery import Delivery
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.wire import Known, Wire
 from omniray.engine.base.errors import BranchGone
+from omniray.engine.branch_handles import BranchHandles
 from omniray.engine.branches.merge import Operation, foretell
 from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.branches.states import States
-from omniray.engine.history.open_branch import OpenBranch, open_branch
+from omniray.engine.history.branch_names import BranchNames
+from omniray.engine.history.open_branch import OpenBranch, open_line
 from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.load_stager import LoadStager
@@ -77,33 +78,35 @@ class OnBranch:
             return foretell(self.branch, head, operation(states, head), terms)
 
 
-class BranchHandles:
-    """The handles of one client, by the names that it used. Threads may share it."""
+class OnBranches:
+    """The handles of one client. Threads may share it."""
 
     def __init__(self, store: ObjectStore, main: OnBranch, timeout_s: float) -> None:
         self._store, self._main, self._timeout_s = store, main, timeout_s
-        self._others: dict[str, OnBranch] = {}
-        self._lock = threading.Lock()
+        names = BranchNames(store, main.branch.graph_id, main.branch.branch, main.branch.tip)
+        self._others: BranchHandles[OnBranch] = BranchHandles(
+            names, self._opened, is_gone=lambda one: one.branch.tip.newest.closed, ends=lambda one: None
+        )
 
     @contextlib.contextmanager
     def on(self, name: str | None) -> Iterator[OnBranch]:
         """The handle of a branch, main if none is named; dropped if the branch turns out to be deleted."""
-        handle = self._main if name in (None, MAIN) else self._found(str(name))
-        try:
-            yield handle
-        except BranchGone as gone:
-            if gone.facts.get("line") == handle.graph.line:
-                self._drop(handle)
-            raise
+        if name in (None, MAIN):
+            yield self._main
+            return
+        line = self._others.line_of(str(name))
+        with self._others.used(line) as handle:
+            try:
+                yield handle
+            except BranchGone as gone:
+                if gone.facts.get("line") == line:
+                    self._others.drop(line)
+                raise
 
-    def _found(self, name: str) -> OnBranch:
-        with self._lock:
-            if name not in self._others:
-                branch = open_branch(self._store, name)
-                link = LineLink(self._main.link, branch)
-                self._others[name] = OnBranch.of(branch, link, self._timeout_s)
-            return self._others[name]
+    def forget_names(self) -> None:
+        """Look for every name anew: which branches there are has changed."""
+        self._others.names.forget()
 
-    def _drop(self, gone: OnBranch) -> None:
-        with self._lock:
-            self._others = {name: one for name, one in self._others.items() if one is not gone}
+    def _opened(self, line: str, main: CommitObject) -> OnBranch:
+        branch = open_line(self._store, line, main=main)
+        return OnBranch.of(branch, LineLink(self._main.link, branch), self._timeout_s)

@@ -26,6 +26,7 @@ from omniray.engine.base.errors import (
     BranchGone,
     Conflict,
     InputError,
+    LineOwned,
     NotFound,
     PayloadMismatch,
     StorageError,
@@ -37,11 +38,12 @@ from omniray.engine.branches.distance import Vector
 from omniray.engine.branches.names import checked_name
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.ancestry import lineage_of
-from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of
+from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of, unknown_branch
 from omniray.engine.history.closing import close_line
 from omniray.engine.history.lineage import Lineage, moment
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import (
@@ -119,6 +121,8 @@ class Branches:
         started: list[_Start] = []
 
         def bind(newest: CommitObject) -> Mapping[str, Binding]:
+            if write.payload_hash:
+                self._refuse_line(write.commit_id)
             start = start_of(newest)
             started[:] = [start]
             if start.line != newest.line:
@@ -134,7 +138,10 @@ class Branches:
         if landed is None or landed.ulid != write.commit_id:  # it was created before, and may have been deleted since
             return BranchChange(name, write.commit_id, write.commit_id, repeated=True)
         reach(Point.BRANCH_AFTER_BIND)
-        CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        try:
+            CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        except StorageError as error:  # the branch is there, and whoever opens it begins its line
+            log.warning("event=not_begun branch=%s error=%s", name, error)
         group = started[0].group if started and landed.parent_seq == started[0].seq else ()
         return BranchChange(name, landed.ulid, write.commit_id, landed.head, group if len(group) > 1 else ())
 
@@ -145,7 +152,8 @@ class Branches:
         write = _write(DELETE, author, message, txn_id, name, "force" if force else "")
 
         def named(newest: CommitObject) -> str:
-            bound(newest, name)
+            if name not in newest.bindings:  # one that is being deleted is found: its deletion is finished
+                raise unknown_branch(newest, name)
             return name
 
         return self._deleted(name, write, named, force=force)
@@ -186,7 +194,7 @@ class Branches:
 
         def mark(newest: CommitObject) -> Mapping[str, Binding]:
             name = named(newest)
-            below = list(_below(newest, name))
+            below = _below(newest, name)
             if below and not force:
                 raise Conflict(
                     f"branch {name!r} has branches of its own: {', '.join(below)}; delete those first, or give force "
@@ -250,7 +258,7 @@ class Branches:
         reach(Point.BRANCH_AFTER_CLOSE)
         try:
             freed = self._tip.extend(free)
-        except StorageError as error:
+        except (StorageError, LineOwned) as error:
             log.warning("event=name_not_freed error=%s", error)
         else:
             if freed is not None:
@@ -269,12 +277,15 @@ class Branches:
         `wants` is a name that no other branch may have.
         """
         repeats: list[LineageEntry] = []
+        began = self._tip.refresh() if write.payload_hash else self._tip.newest
 
         def extended(newest: CommitObject) -> CommitObject | None:
             refuse_stranger(self._owner, newest)
             if (first := self._first(write, newest)) is not None:
                 repeats.append(first)
                 return None
+            if write.payload_hash:
+                refuse_withdrawn(write.commit_id, self._main.lineage, began, newest)
             if wants is not None:
                 self._refuse_taken(wants, newest)
             bindings = build(newest)
@@ -307,7 +318,12 @@ class Branches:
             except (InputError, Conflict, _Deleting):  # maybe on an object that is not the newest
                 looking.result()
                 return self._tip.extend(build)
-            looking.result()
+            try:
+                looking.result()
+            except StorageError as error:
+                if landed is None:
+                    raise
+                log.warning("event=identity_not_seen seq=%d error=%s", landed.seq, error)
             return landed
 
     def _refuse_taken(self, name: str, newest: CommitObject) -> None:
@@ -318,14 +334,28 @@ class Branches:
                 f"there is a branch {name!r} already; nothing was written: choose another name", branch=name
             )
 
+    def _refuse_line(self, txn_id: str) -> None:
+        """Refuse an id as that of a new line if there is a line of this id: the branch would be bound to that one."""
+        if CommitLog(self._store, BranchId(txn_id, txn_id)).read(1) is not None:  # it is never pruned
+            raise InputError(
+                f"{txn_id} is the id of this graph or of one of its branches: give a txn_id of your own, made with "
+                "str(ulid.ULID())",
+                txn_id=txn_id,
+            )  # fmt: skip
+
     def _first(self, write: SystemWrite, newest: CommitObject) -> LineageEntry | None:
-        """The first time that a verb was carried out under the id of this one."""
+        """The first time that a verb was carried out under the id of this one.
+
+        One without a hash was carried out under an id that its caller did not choose, but was told when no clear answer
+        came: then its kind alone is compared, as with other writes.
+        """
         if not write.payload_hash:
             return None
         found = self._main.lineage.find(write.commit_id, newest)
         if found is None:
             return None
-        if found.entry.payload_hash != write.payload_hash:
+        first = found.entry
+        if first.payload_hash not in ("", write.payload_hash) or first.kind != write.kind:
             raise PayloadMismatch(
                 f"transaction {write.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=write.commit_id,
@@ -390,13 +420,16 @@ def _at_entry(lineage: Lineage, entry: LineageEntry, newest: CommitObject) -> _S
     return _Start(newest.line, entry.seq, pins, newest.schema, contains, head, us_of(entry.at), group)
 
 
-def _below(newest: CommitObject, name: str) -> Iterator[str]:
+def _below(newest: CommitObject, name: str) -> list[str]:
     """The branches that began on a branch, and those that began on them."""
-    ulid = newest.bindings[name].ulid
-    for other, binding in newest.bindings.items():
-        if binding.parent == ulid and not binding.deleting:
-            yield other
-            yield from _below(newest, other)
+    lines, found = {newest.bindings[name].ulid}, [name]
+    for above in found:  # which grows
+        parent = newest.bindings[above].ulid
+        for other, binding in newest.bindings.items():
+            if binding.parent == parent and binding.ulid not in lines and not binding.deleting:
+                lines.add(binding.ulid)
+                found.append(other)
+    return found[1:]
 
 
 def _refuse_moved(newest: CommitObject, name: str, head: str) -> None:

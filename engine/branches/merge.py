@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import Conflict, InputError, PayloadMismatch, StorageError, Withdrawn
+from omniray.engine.base.errors import Conflict, InputError, PayloadMismatch, StorageError
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.branches.bases import Place, Vector, includes
 from omniray.engine.branches.merge_lease import MergeLease
@@ -31,6 +31,7 @@ from omniray.engine.commit.staging import Base, Taken, drifted
 from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.judge.pinned_state import moved
 from omniray.engine.judge.resolution import TableWrite, refuse_swept
 from omniray.engine.line.branch_id import BranchId
@@ -182,7 +183,8 @@ class Merger:
             head = refuse_closed(self._tip.refresh())
             if (known := self._known(operation, work.terms, work.write, head)) is not None:
                 return known
-            self._refuse_withdrawn(work, head)
+            if work.terms.txn_id is not None:
+                refuse_withdrawn(work.write.commit_id, self._branch.lineage, work.submitted_at, head)
             refuse_stranger(self._owner, head)
             if operation.is_included(head):
                 return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
@@ -265,7 +267,7 @@ class Merger:
         if found is None:
             return None
         entry = found.entry
-        if entry.payload_hash != self._hash_of_first(operation, terms, entry):
+        if entry.payload_hash not in ("", self._hash_of_first(operation, terms, entry)) or entry.kind != write.kind:
             raise PayloadMismatch(
                 f"transaction {entry.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=entry.commit_id,
@@ -276,16 +278,6 @@ class Merger:
         """The hash that the first try had, if it was the same: its branch stood where the commit says."""
         seq = entry.merged[0].seq if entry.merged else operation.named.place.seq
         return operation.payload_hash(self._branch.branch.ulid, terms, seq)
-
-    def _refuse_withdrawn(self, work: _Work, head: CommitObject) -> None:
-        if work.terms.txn_id is not None and any(
-            work.write.commit_id in obj.withdrawn for obj in self._branch.lineage.since(work.submitted_at, head)
-        ):
-            raise Withdrawn(
-                f"write {work.write.commit_id} was withdrawn: outcome() reported it as not committed. Nothing was "
-                "written; submit it again",
-                txn_id=work.write.commit_id,
-            )
 
 
 class _Work:

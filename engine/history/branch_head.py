@@ -56,8 +56,8 @@ def find_line(
 
     `main` is the newest object of main's line, for a caller that has just read it.
     """
-    if main is None:
-        found = find_branch(store)
+    if main is None or main.line == line:
+        found = find_branch(store, read_only=read_only)
         if found.branch.ulid == line:
             return found
         main = found.newest
