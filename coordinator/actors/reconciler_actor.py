@@ -191,10 +191,16 @@ class RemoteReconciler:
         self._actor: Any = None
         self.recovered = 0
         self.trouble = ""
-        threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True).start()
+        self._lock = threading.Lock()
+        self._teller: threading.Thread | None = None  # from the first object on: a line that can't be opened has none
 
     def notice(self, landed: CommitObject, operation_id: str) -> None:
         self._untold.put((landed, operation_id))
+        with self._lock:
+            if self._teller is None:
+                teller = threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True)
+                teller.start()
+                self._teller = teller
 
     def ask(self) -> None:
         """Ask the reconciler for its progress, unless it is being restarted; it may be too busy to answer."""
@@ -238,8 +244,9 @@ class RemoteReconciler:
 
     def close(self) -> None:
         """Finish Phase D and end. If the actor is away, the next writer finds the rest of Phase D in storage."""
-        self._untold.put(told := threading.Event())
-        told.wait(CLOSE_TIMEOUT_S)
+        if self._teller is not None:
+            self._untold.put(told := threading.Event())
+            told.wait(CLOSE_TIMEOUT_S)
         try:
             for method in ("flush", "close"):
                 ray().get(getattr(self._found(), method).remote(self._line), timeout=CALL_TIMEOUT_S)

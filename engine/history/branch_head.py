@@ -61,17 +61,22 @@ def find_line(
         if found.branch.ulid == line:
             return found
         main = found.newest
-    name, binding = next(((n, b) for n, b in main.bindings.items() if b.ulid == line and not b.deleting), ("", None))
-    if binding is None:
-        shown = line[:_ID_SHOWN_CHARS]
-        raise BranchGone(
-            f"the branch with the id {shown} was deleted, or is no branch of this graph; nothing was written",
-            line=shown,
-        )
+    name, binding = binding_of(main, line)
     log = CommitLog(store, BranchId(name, line))
     read_at = suspension_aware_clock()
     head = refuse_closed(newest_of(log, binding, read_only=read_only))
     return BranchHead(main.line, log.branch, log, head, read_at)
+
+
+def binding_of(main: CommitObject, line: str) -> tuple[str, Binding]:
+    """The name and the binding of a line, by the newest object of main's; raises `BranchGone` if no branch has it."""
+    for name, binding in main.bindings.items():
+        if binding.ulid == line and not binding.deleting:
+            return name, binding
+    shown = line[:_ID_SHOWN_CHARS]
+    raise BranchGone(
+        f"the branch with the id {shown} was deleted, or is no branch of this graph; nothing was written", line=shown
+    )
 
 
 def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -220,3 +221,20 @@ def test_a_reconciler_that_does_not_answer_does_not_hold_up_the_status(
     assert (told, reconciler.recovered, reconciler.trouble) == ([], 0, "the reconciler gave no answer in 0.01 s")
     reconciler.ask()
     assert (told, reconciler.recovered, reconciler.trouble) == ([Finalised(7, {})], 3, "")
+
+
+def test_a_reconciler_s_handle_has_no_thread_before_something_has_landed(
+    store: ObjectStore, created: list[str]
+) -> None:
+    """A line that can't be opened is let go by nobody: each try would leave a thread behind."""
+
+    def tellers() -> int:
+        return sum(one.name == "omniray-tell-reconciler" for one in threading.enumerate())
+
+    newest, before = newest_of(store), tellers()
+    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), newest.line, lambda finalised: None)
+    assert tellers() == before
+    reconciler.notice(newest, newest.op_id)
+    assert tellers() == before + 1
+    shutil.rmtree(store.uri)  # so that it gives up
+    reconciler.let_go()
