@@ -1,7 +1,8 @@
 """A client's handles of the branches that it works on: each is found by its name once, and kept by its line's ULID.
 
 So a handle never comes to mean another branch that has got the name meanwhile. One whose branch was deleted is dropped,
-and the next call by that name looks for the branch that has it then.
+and so is the one that was used longest ago where there are too many; the next call by that name looks for the branch
+that has it then.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omniray.coordinator.client.delivery import Delivery
 from omniray.coordinator.client.link import Link
@@ -24,6 +25,8 @@ from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.reader import GraphReader
 from omniray.engine.store.object_store import ObjectStore
+
+HANDLES_MAX = 256
 
 
 class LineLink(Link):
@@ -77,12 +80,20 @@ class OnBranch:
             return foretell(self.branch, head, operation(states, head), terms)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A handle, once it is open; the lock is of those who need it and nobody else."""
+
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    handle: OnBranch | None = None
+
+
 class BranchHandles:
-    """The handles of one client, by the names that it used. Threads may share it."""
+    """The handles of one client, by the names that it used lately. Threads may share it."""
 
     def __init__(self, store: ObjectStore, main: OnBranch, timeout_s: float) -> None:
         self._store, self._main, self._timeout_s = store, main, timeout_s
-        self._others: dict[str, OnBranch] = {}
+        self._others: dict[str, _Kept] = {}  # the one used last is the last
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
@@ -98,12 +109,26 @@ class BranchHandles:
 
     def _found(self, name: str) -> OnBranch:
         with self._lock:
-            if name not in self._others:
-                branch = open_branch(self._store, name)
-                link = LineLink(self._main.link, branch)
-                self._others[name] = OnBranch.of(branch, link, self._timeout_s)
-            return self._others[name]
+            kept = self._others[name] = self._others.pop(name) if name in self._others else _Kept()
+            while len(self._others) > HANDLES_MAX:
+                del self._others[next(iter(self._others))]
+        with kept.opening:
+            if kept.handle is None:
+                try:
+                    kept.handle = self._opened(name)
+                except BaseException:
+                    self._forget(kept)
+                    raise
+            return kept.handle
+
+    def _opened(self, name: str) -> OnBranch:
+        branch = open_branch(self._store, name)
+        return OnBranch.of(branch, LineLink(self._main.link, branch), self._timeout_s)
 
     def _drop(self, gone: OnBranch) -> None:
         with self._lock:
-            self._others = {name: one for name, one in self._others.items() if one is not gone}
+            self._others = {name: kept for name, kept in self._others.items() if kept.handle is not gone}
+
+    def _forget(self, unopened: _Kept) -> None:
+        with self._lock:
+            self._others = {name: kept for name, kept in self._others.items() if kept is not unopened}
