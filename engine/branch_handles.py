@@ -2,7 +2,7 @@
 
 A branch is opened by the first who asks for it; those who ask for it meanwhile wait, and those who ask for another one
 do not. A handle that is not needed any more, since its branch is gone, is closed by the last who uses it: somebody's
-write may be under way on it.
+write may be under way on it. Where more are open than are kept, those that were used longest ago are closed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from omniray.engine.line.commit_object import CommitObject
 
 log = logging.getLogger("omniray")
 
+HANDLES_MAX = 64
 
 H = TypeVar("H")
 
@@ -44,13 +45,16 @@ class BranchHandles(Generic[H]):
         *,
         is_gone: Callable[[H], bool],
         ends: Callable[[H], None],
+        most: int = HANDLES_MAX,
     ) -> None:
         """`opens` makes the handle of a line, given the newest object of main's; `ends` releases what it holds.
 
-        `is_gone` says whether a handle has seen that its branch was deleted.
+        `is_gone` says whether a handle has seen that its branch was deleted. `most` handles are kept open, and those
+        that are in use.
         """
         self.names, self._opens, self._is_gone, self._ends = names, opens, is_gone, ends
-        self._kept: dict[str, _Kept[H]] = {}
+        self._most = most
+        self._kept: dict[str, _Kept[H]] = {}  # the one used last is the last
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -138,18 +142,25 @@ class BranchHandles(Generic[H]):
         with self._lock:
             if self._is_closed:
                 raise _closed()
-            kept = self._kept.get(line)
-            gone = None
+            kept = self._kept.pop(line, None)
+            retired = []
             if kept is not None and kept.handle is not None and self._is_gone(kept.handle):
-                gone, kept = self._kept.pop(line), None
-                gone.is_retired = True
-            is_idle = gone is not None and not gone.users
-            if kept is None:
-                kept = self._kept[line] = _Kept()
+                retired.append((line, kept))
+                kept = None
+            kept = self._kept[line] = kept or _Kept()
             kept.users += 1
-        if gone is not None and is_idle:
-            self._end(line, gone)
+            retired += self._surplus()
+            for _, one in retired:
+                one.is_retired = True
+            idle = [(of, one) for of, one in retired if not one.users]
+        for of, one in idle:
+            self._end(of, one)
         return kept
+
+    def _surplus(self) -> list[tuple[str, _Kept[H]]]:
+        """Take out those that are not in use and were used longest ago, as far as there are too many."""
+        unused = [line for line, one in self._kept.items() if not one.users]
+        return [(line, self._kept.pop(line)) for line in unused[: max(0, len(self._kept) - self._most)]]
 
     def _left(self, line: str, kept: _Kept[H]) -> None:
         with self._lock:

@@ -109,8 +109,8 @@ class BranchQueues:
             with self._lock:
                 kept.users -= 1
                 kept.used_at = self._clock()
-                if not kept.users and kept.queues is None:  # it could not be opened
-                    self._kept.pop(line, None)
+                if not kept.users and kept.queues is None and self._kept.get(line) is kept:  # it could not be opened
+                    del self._kept[line]
                 is_over = kept.is_let_go and not kept.users
             if is_over:
                 _close(line, kept)

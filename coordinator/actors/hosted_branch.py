@@ -69,7 +69,7 @@ class HostedBranch(LineService):
         """
         try:
             self.drain()
-        except OmnirayError:
+        except Exception:  # whatever it was, nobody else may write to the line
             with self._life:
                 self._is_leaving, self._has_ended = False, True
             self._begin_anew_soon()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from omniray.coordinator.actors.bound_lines import BoundLines
 from omniray.coordinator.actors.cluster import Place, Storage
 from omniray.coordinator.actors.gauges import Gauges
 from omniray.coordinator.actors.hosted_branch import HostedBranch
@@ -69,7 +70,8 @@ class Incarnations(LineService):
         super().__init__(
             line, address, self.queues.of(line), partial(RemoteReconciler, place, storage, line), Gauges(self.totals)
         )
-        self.hosted = HostedBranches(self._host, idle_s=branch_idle_s)
+        lines = BoundLines(lambda: self.publisher.newest, lambda: self.branch.tip.another().refresh())
+        self.hosted = HostedBranches(self._host, lines, idle_s=branch_idle_s)
         self._open()
 
     # Beginning

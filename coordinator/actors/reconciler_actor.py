@@ -10,8 +10,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,6 +19,7 @@ from omniray.coordinator.actors.actor import AWAY_PAUSE_S, CALL_TIMEOUT_S, creat
 from omniray.coordinator.actors.cluster import Place, Storage, end, find, ray
 from omniray.coordinator.actors.opener import Opener
 from omniray.coordinator.actors.reconciler import Finalised, NotServed, OwnersEnd, Reconciler
+from omniray.coordinator.actors.turns import Turns
 from omniray.engine.base.errors import BranchGone, GraphGone, OmnirayError, StorageError
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.line.commit_json import decode, encode
@@ -30,7 +31,10 @@ log = logging.getLogger("omniray")
 
 REPORT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0
+WORK_TIMEOUT_S = 3600.0
 CALLS_MAX = 64
+LINES_MAX = 10_000  # more than are ever served at a time
+RECOVERED_AT_ONCE = 8  # a coordinator that died may have left something on each of hundreds of branches
 
 
 class ReconcilerActor:
@@ -39,9 +43,12 @@ class ReconcilerActor:
     def __init__(self, place: Place, storage: Storage) -> None:
         self._place, self._opener = place, Opener(storage)
         self._lock = threading.Lock()
-        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._turns = Turns(
+            LINES_MAX, 1
+        )  # to find the reconciler of a line: one that is slow to open holds no other up
         self._reconcilers: dict[str, Reconciler] = {}
         self._recovering: set[str] = set()  # other lines, on which a dead writer has left something
+        self._recoveries = ThreadPoolExecutor(RECOVERED_AT_ONCE, thread_name_prefix="omniray-recover-branch")
         self._begun(place.graph_id)
         for line in self._ask(lambda publisher: publisher.lines.remote()):  # of an earlier life of this actor
             threading.Thread(target=_quietly, args=(self._begun, line), daemon=True).start()
@@ -57,13 +64,23 @@ class ReconcilerActor:
         return reconciler.finalised()
 
     def recover(self, line: str) -> RecoveryReport:
-        """Recover what was left on a line; for main, what was left on every branch."""
+        """Recover what was left on a line; for main, what was left on every branch.
+
+        A branch that can't be recovered keeps no other from it; the error of the first one is raised in the end.
+        """
         reconciler = self._behind(self._ask_newest(line))
         report = reconciler.recover()
-        if line == self._place.graph_id:
-            for other in sorted(reconciler.left_elsewhere()):
-                with contextlib.suppress(BranchGone):
-                    report += self._recovered(other)
+        failed: list[OmnirayError] = []
+        for other in sorted(reconciler.left_elsewhere()) if line == self._place.graph_id else ():
+            try:
+                report += self._recovered(other)
+            except BranchGone:
+                continue
+            except OmnirayError as error:
+                log.warning("event=branch_not_recovered line=%s error=%s", other, error)
+                failed.append(error)
+        if failed:
+            raise failed[0]
         return report
 
     def report(self, line: str) -> tuple[Finalised, int, str]:
@@ -77,18 +94,18 @@ class ReconcilerActor:
 
     def close(self, line: str) -> None:
         """Finish Phase D of a line that is let go."""
-        with self._turn(line):
+        with self._turns.taken(line):
             if (reconciler := self._reconcilers.pop(line, None)) is not None:
                 reconciler.close()
 
     def _begun(self, line: str) -> Reconciler:
         """The reconciler of a line, which begins if it is not there."""
-        with self._turn(line):
+        with self._turns.taken(line):
             return self._reconcilers.get(line) or self._begin(line)
 
     def _behind(self, newest: CommitObject) -> Reconciler:
         """The reconciler for the owner of this object: a new incarnation of the publisher gets a new reconciler."""
-        with self._turn(newest.line):
+        with self._turns.taken(newest.line):
             before = self._reconcilers.get(newest.line)
             if before is not None and before.serves(newest):
                 return before
@@ -122,7 +139,7 @@ class ReconcilerActor:
             finaliser.close()
 
     def _recover_soon(self, line: str) -> None:
-        """Recover what was left on another branch, on a thread of its own: one that is slow holds up no other."""
+        """Recover what was left on another branch, beside those that are being recovered: a slow one holds none up."""
         with self._lock:
             if line in self._recovering:
                 return
@@ -134,7 +151,7 @@ class ReconcilerActor:
             finally:
                 self._recovering.discard(line)
 
-        threading.Thread(target=recover, name="omniray-recover-branch", daemon=True).start()
+        self._recoveries.submit(recover)
 
     def _end(self, line: str) -> OwnersEnd:
         return OwnersEnd(lambda: self._ask_newest(line), lambda remark: self._forward(line, remark))
@@ -146,15 +163,10 @@ class ReconcilerActor:
 
     def _drop(self, line: str, reconciler: Reconciler) -> None:
         """Let a reconciler go whose publisher does not serve the line any more: it may have died before it said so."""
-        with self._turn(line):
+        with self._turns.taken(line):
             if self._reconcilers.get(line) is reconciler:
                 del self._reconcilers[line]
         threading.Thread(target=_quietly, args=(reconciler.close,), daemon=True).start()
-
-    def _turn(self, line: str) -> threading.Lock:
-        """The lock by which the reconciler of a line is found: one that is slow to open holds no other line up."""
-        with self._lock:
-            return self._turns[line]
 
     def _ask_newest(self, line: str) -> CommitObject:
         newest: CommitObject = self._ask(lambda publisher: publisher.newest.remote(line))
@@ -189,10 +201,16 @@ class RemoteReconciler:
         self._actor: Any = None
         self.recovered = 0
         self.trouble = ""
-        threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True).start()
+        self._lock = threading.Lock()
+        self._teller: threading.Thread | None = None  # from the first object on: a line that can't be opened has none
 
     def notice(self, landed: CommitObject, operation_id: str) -> None:
         self._untold.put((landed, operation_id))
+        with self._lock:
+            if self._teller is None:
+                teller = threading.Thread(target=self._tell, name="omniray-tell-reconciler", daemon=True)
+                teller.start()
+                self._teller = teller
 
     def ask(self) -> None:
         """Ask the reconciler for its progress, unless it is being restarted; it may be too busy to answer."""
@@ -222,26 +240,29 @@ class RemoteReconciler:
         return report
 
     def _asked(self, method: str, *arguments: Any) -> Any:
-        """The answer of the reconciler, however long its work takes; raises its error."""
+        """The answer of the reconciler, whose work may take long; raises its error."""
         module = ray()
         try:
-            return module.get(getattr(self._found(), method).remote(*arguments))
+            return module.get(getattr(self._found(), method).remote(*arguments), timeout=WORK_TIMEOUT_S)
         except module.exceptions.RayTaskError as error:
             if isinstance(error.cause, OmnirayError):
                 raise error.cause from error
             raise
+        except module.exceptions.GetTimeoutError as error:  # it works on, and this thread is wanted for other calls
+            raise StorageError(f"the reconciler gave no answer to '{method}' in {WORK_TIMEOUT_S:g} s") from error
         except (module.exceptions.RayError, ValueError) as error:
             self._actor = None
             raise StorageError(f"the reconciler does not answer: {first_line(error)}; try again") from error
 
     def close(self) -> None:
         """Finish Phase D and end. If the actor is away, the next writer finds the rest of Phase D in storage."""
-        self._untold.put(told := threading.Event())
-        told.wait(CLOSE_TIMEOUT_S)
+        if self._teller is not None:
+            self._untold.put(told := threading.Event())
+            told.wait(CLOSE_TIMEOUT_S)
         try:
             for method in ("flush", "close"):
                 ray().get(getattr(self._found(), method).remote(self._line), timeout=CALL_TIMEOUT_S)
-        except ray().exceptions.RayError as error:
+        except (ray().exceptions.RayError, ValueError) as error:  # `ValueError`: no actor has the name
             log.warning("event=reconciler_not_closed error=%s", first_line(error))
 
     def use(self, storage: Storage) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from omniray.coordinator.client.delivery import beginning
+from omniray.coordinator.client.delivery import beginning, checked_timeout
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.on_branch import OnBranch, OnBranches
 from omniray.coordinator.client.waits import carried_out
@@ -119,6 +119,7 @@ class BranchVerbs(ABC):
         """Merge a branch, or a commit of one, into a branch, as `Graph.merge`; a preview needs no coordinator."""
         author = self.written_by(actor, tenant)
         terms = MergeTerms.checked(author, message, _checked(txn_id), on_conflict)
+        timeout_s = checked_timeout(timeout_s)
         if delete_source:
             refuse_undeletable(source)
         with self._on(into) as on:
@@ -156,6 +157,7 @@ class BranchVerbs(ABC):
         """Take back what a commit changed, as a new commit, as `Graph.revert`."""
         author = self.written_by(actor, tenant)
         terms = MergeTerms.checked(author, message, _checked(txn_id), on_conflict)
+        timeout_s = checked_timeout(timeout_s)
         commit_id = checked_commit_id(commit_id)
         with self._on(branch) as on:
             if preview:

@@ -70,8 +70,8 @@ def connect(
 
     One that is started so runs on the Ray cluster at `address`, else on a Ray of its own on this machine, and ends when
     no client has been connected for a minute. This process needs no Ray, and joins none. `timeout_s` is how long a
-    write may take before its outcome is reported as unknown. `durability` is that of `open`, for what this client
-    stages and for a coordinator that it starts.
+    write may take before its outcome is reported as unknown, at most a year. `durability` is that of `open`, for what
+    this client stages and for a coordinator that it starts.
     """
     return Client(fspath(uri), actor, tenant, storage_options, address, checked_timeout(timeout_s), durability)
 
@@ -80,7 +80,7 @@ def connect_to_serving(
     uri: str, storage_options: Mapping[str, str] | None, *, durability: str = "process", timeout_s: float = TIMEOUT_S
 ) -> Client:
     """Connect to the coordinator that serves a graph; raises `Unreachable` where none does, and starts none."""
-    return Client(uri, "", "", storage_options, None, timeout_s, durability, starts=False)
+    return Client(uri, "", "", storage_options, None, checked_timeout(timeout_s), durability, starts=False)
 
 
 class Client(BranchVerbs):
@@ -400,7 +400,7 @@ class Client(BranchVerbs):
     def down(self, timeout_s: float | None = None) -> None:
         """Take the coordinator down: what it accepted is committed first, then everybody may write without it."""
         self._refuse_unusable()
-        self._link.wire.call(calls.DOWN, timeout_s or self._timeout_s)
+        self._link.wire.call(calls.DOWN, self._timeout_s if timeout_s is None else checked_timeout(timeout_s))
 
     def close(self) -> None:
         """Disconnect. Safe to call twice."""

@@ -42,6 +42,7 @@ PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 ABANDON_TIMEOUT_S = 1.0
 HOLD_EVERY_S = 2.0
+TIMEOUT_S_MAX = 365 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,10 @@ def beginning(link: Link, timeout_s: float) -> Waits[int]:
 
 
 def checked_timeout(timeout_s: float) -> float:
+    """A time-out that every wait can be given: one without end, such as `math.inf`, is one of a year."""
     if not timeout_s > 0:  # also refuses NaN
         raise InputError(f"a time-out of {timeout_s} s leaves no time for an answer: give more than 0")
-    return timeout_s
+    return min(timeout_s, TIMEOUT_S_MAX)
 
 
 def _end(error: OmnirayError, request: Request, *, in_doubt: bool) -> OmnirayError | None:

@@ -18,14 +18,22 @@ from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call, RepairTerms
 from omniray.coordinator.rounds.conflicts import WriteAnswer
-from omniray.engine.base.errors import BranchGone, Fenced, OutcomeUnknown, StorageError, Unreachable, Withdrawn
+from omniray.engine.base.errors import (
+    BranchGone,
+    Fenced,
+    NotFound,
+    OutcomeUnknown,
+    StorageError,
+    Unreachable,
+    Withdrawn,
+)
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, ObjectStore
 from omniray.engine.writes.write_requests import Request
 from tests.coordination import TIMEOUT_S
-from tests.door.hosting import A, B, Gate, add, let_idle_go, newest_on, people, the_hosted, wait_until
+from tests.door.hosting import A, B, Gate, add, hosted, let_idle_go, newest_on, people, the_hosted, wait_until
 from tests.housing import Housed
 
 ROWS_OF_A_PREPARED_LOAD = 17_000
@@ -250,3 +258,35 @@ def test_a_verb_that_waited_for_the_rounds_of_a_publisher_that_ended_is_not_carr
             coordinator.incarnations.repair(terms)
     assert ends
     add(client, "bob")
+
+
+# A branch that can't leave
+
+
+def test_a_branch_that_could_not_be_let_go_serves_again_whatever_the_failure_was(
+    coordinator: Housed, client: omniray.Client
+) -> None:
+    """Fault: the reconciler's actor is away, which Ray tells with an error of its own."""
+    add(client, "bob", A)
+    branch = the_hosted(coordinator, A)
+
+    def fail() -> None:
+        raise ValueError("Failed to look up actor with name 'reconciler'")
+
+    with pytest.MonkeyPatch.context() as failing:
+        failing.setattr(branch.reconciler, "close", fail)
+        let_idle_go(coordinator)
+    wait_until(lambda: branch.is_serving)
+    add(client, "cid", A)
+    assert people(client, A) == ["ann", "bob", "cid"]
+    let_idle_go(coordinator)
+    assert hosted(coordinator) == []
+
+
+# Handles of a client
+
+
+def test_names_that_no_branch_has_take_no_handle_s_place(client: omniray.Client) -> None:
+    with pytest.raises(NotFound):
+        people(client, "nobody")
+    assert client._handles._others.open == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -220,3 +221,49 @@ def test_a_reconciler_that_does_not_answer_does_not_hold_up_the_status(
     assert (told, reconciler.recovered, reconciler.trouble) == ([], 0, "the reconciler gave no answer in 0.01 s")
     reconciler.ask()
     assert (told, reconciler.recovered, reconciler.trouble) == ([Finalised(7, {})], 3, "")
+
+
+def test_a_reconciler_s_handle_has_no_thread_before_something_has_landed(
+    store: ObjectStore, created: list[str]
+) -> None:
+    """A line that can't be opened is let go by nobody: each try would leave a thread behind."""
+
+    def tellers() -> int:
+        return sum(one.name == "omniray-tell-reconciler" for one in threading.enumerate())
+
+    newest, before = newest_of(store), tellers()
+    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), newest.line, lambda finalised: None)
+    assert tellers() == before
+    reconciler.notice(newest, newest.op_id)
+    assert tellers() == before + 1
+    shutil.rmtree(store.uri)  # so that it gives up
+    reconciler.let_go()
+
+
+def test_a_reconciler_that_there_is_not_any_more_keeps_no_branch_from_being_let_go(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_of_that_name(*_: object, **__: object) -> Any:
+        raise ValueError("Failed to look up actor with name 'reconciler'")
+
+    monkeypatch.setattr(reconciler_actor, "create", none_of_that_name)
+    monkeypatch.setattr(reconciler_actor, "ray", lambda: RAY)
+    newest = newest_of(store)
+    RemoteReconciler(Place(newest.line), storage_of(store), newest.line, lambda finalised: None).close()
+
+
+def test_a_reconciler_that_works_without_end_keeps_no_thread_waiting_for_ever(
+    store: ObjectStore, created: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TookTooLong(ActorDied):
+        pass
+
+    def get(answer: Any, *, timeout: float) -> Any:
+        raise TookTooLong
+
+    monkeypatch.setattr(RAY.exceptions, "GetTimeoutError", TookTooLong, raising=False)
+    monkeypatch.setattr(RAY, "get", get)
+    newest = newest_of(store)
+    reconciler = RemoteReconciler(Place(newest.line), storage_of(store), newest.line, lambda finalised: None)
+    with pytest.raises(StorageError, match="no answer to 'flush' in 3600 s"):
+        reconciler.flush()

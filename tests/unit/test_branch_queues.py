@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import omniray
-from omniray.coordinator.actors.branch_queues import BranchQueues
+from omniray.coordinator.actors.branch_queues import BranchQueues, _Kept
 from omniray.coordinator.actors.cluster import Storage
 from omniray.coordinator.actors.opener import Opener
 from omniray.coordinator.actors.queue_actor import QueuesActor
@@ -158,6 +158,35 @@ def test_a_branch_that_could_not_be_opened_is_tried_again(
     assert branches.queues.lines == []
     with branches.queues.of(line_of(store)) as queues:
         assert people(queues, store, SIDE) == ["ann", "bob"]
+
+
+def test_queues_that_could_not_be_opened_and_were_let_go_meanwhile_forget_none_but_themselves(
+    store: ObjectStore, branches: Branches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the ones that were opened after them would never be closed."""
+    line, opened = line_of(store), branches._opener.opened
+
+    def fail_at_first(line: str) -> OpenBranch:
+        if len(branches.opened) == 1:
+            raise StorageError("the store is away")
+        return opened(line)
+
+    def ask() -> None:
+        with branches.queues.of(line):
+            pass
+
+    monkeypatch.setattr(branches._opener, "opened", fail_at_first)
+    branches.slow = {line}
+    with ThreadPoolExecutor() as pool:
+        failing = pool.submit(ask)
+        assert branches.waiting.wait(TIMEOUT_S)
+        branches.queues.let_go(line)
+        branches.slow = set()
+        opened_since = branches.queues._kept[line] = _Kept(queues=None)
+        branches.gate.set()
+        with pytest.raises(StorageError):
+            failing.result(TIMEOUT_S)
+    assert branches.queues._kept[line] is opened_since
 
 
 def test_a_branch_knows_the_ids_that_it_began_with_without_reading_them(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -406,6 +407,16 @@ def test_a_time_out_that_leaves_no_time_is_refused_before_anything_is_sent(
     with pytest.raises(InputError, match="no time for an answer"):
         omniray.connect(graph, timeout_s=timeout_s)
     assert ailing.sent == []
+
+
+def test_a_time_out_without_end_is_one_that_every_wait_can_be_given(graph: str, connected: Any) -> None:
+    """A lock, a poll and an event loop overflow with an infinite one, in the middle of a write that is in doubt."""
+    ailing = _Ailing([LANDED], [None])
+    client = connected(ailing, timeout_s=math.inf)
+    write(client)
+    write(client, timeout_s=math.inf)
+    assert all(0 < timeout_s <= delivery.TIMEOUT_S_MAX for timeout_s in ailing.timeouts)
+    assert threading.Lock().acquire(timeout=delivery.TIMEOUT_S_MAX)
 
 
 def test_each_try_has_only_the_time_that_is_left(connected: Any) -> None:

@@ -13,15 +13,17 @@ import pytest
 import omniray
 from omniray.coordinator.actors import reconciler_actor
 from omniray.coordinator.actors.cluster import Place, Storage
-from omniray.coordinator.actors.reconciler import NotServed
+from omniray.coordinator.actors.reconciler import NotServed, Reconciler
 from omniray.coordinator.actors.reconciler_actor import ReconcilerActor, RemoteReconciler
-from omniray.engine.base.errors import BranchGone, OmnirayError
+from omniray.engine.base.errors import BranchGone, OmnirayError, StorageError
 from omniray.engine.base.failpoints import Point
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.history.open_branch import open_branch
 from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark, follow_with
 from omniray.engine.line.owner import take_over
 from omniray.engine.recovery import recoverer
+from omniray.engine.recovery.recoverer import RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from tests.coordination import TIMEOUT_S
 from tests.graphs import create_store, main_of
@@ -214,6 +216,58 @@ def test_what_was_left_on_a_branch_of_a_dead_coordinator_is_recovered_by_opening
     actor.recover(main_of(store).ulid)
     assert line_of(store, SIDE) in publisher.hosts
     wait_until(lambda: left not in open_branch(store).sidecars.listed())
+
+
+@pytest.mark.usefixtures("all_are_dead")
+def test_a_branch_that_can_not_be_recovered_keeps_no_other_from_it_and_is_told_of_in_the_end(
+    store: ObjectStore, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = begin(FakePublisher(store, "main"))
+    broken, *others = sorted(line_of(store, name) for name in (SIDE, OTHER))
+    recovered: list[str] = []
+
+    def recover(line: str) -> RecoveryReport:
+        recovered.append(line)
+        if line == broken:
+            raise StorageError("this branch is broken")
+        return RecoveryReport(rolled_back=("01",))
+
+    monkeypatch.setattr(actor, "_recovered", recover)
+    monkeypatch.setattr(Reconciler, "left_elsewhere", lambda self: {broken, *others})
+    with pytest.raises(StorageError, match="this branch is broken"):
+        actor.recover(main_of(store).ulid)
+    assert recovered == [broken, *others]
+
+
+def test_so_many_branches_are_recovered_at_a_time_and_the_others_after_them(
+    store: ObjectStore, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator of hundreds of branches may have died."""
+    actor, go, recovered = begin(FakePublisher(store, "main")), threading.Event(), set[str]()
+
+    def recover(line: str) -> None:
+        assert go.wait(TIMEOUT_S)
+        recovered.add(line)
+
+    def at_once() -> int:
+        return sum(one.name.startswith("omniray-recover-branch") for one in threading.enumerate())
+
+    monkeypatch.setattr(actor, "_recovered", recover)
+    lines = {new_ulid() for _ in range(50)}
+    for line in lines:
+        actor._recover_soon(line)
+    assert at_once() == reconciler_actor.RECOVERED_AT_ONCE
+    go.set()
+    wait_until(lambda: recovered == lines)
+
+
+def test_a_line_that_was_let_go_leaves_nothing_behind(store: ObjectStore, begin: Begin) -> None:
+    publisher = FakePublisher(store, "main", SIDE)
+    actor = begin(publisher)
+    side = line_of(store, SIDE)
+    actor.flush(side)
+    actor.close(side)
+    wait_until(lambda: not actor._turns._running and not actor._turns._waiting)
 
 
 @pytest.mark.usefixtures("all_are_dead")
