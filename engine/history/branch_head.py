@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import BranchGone, GraphGone, NotFound
+from omniray.engine.base.errors import BranchGone, GraphGone, InvariantViolation, NotFound
 from omniray.engine.base.suggestions import did_you_mean
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
@@ -83,6 +83,11 @@ def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObj
     """The newest object of a branch that is bound; puts its first one if there is none, unless `read_only`."""
     newest = log.newest()
     if newest is None:
+        if binding.is_begun:
+            raise InvariantViolation(
+                f"the line of branch {log.branch.name!r} is gone: {log.path(1)} was there; restore it from a backup",
+                line=binding.ulid,
+            )
         newest = first_of(binding)
         if not read_only:
             log.begin(newest)

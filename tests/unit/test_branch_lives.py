@@ -31,6 +31,7 @@ from omniray.engine.branches.states import States
 from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.owner import Incarnation, release, take_over
 from omniray.engine.recovery.elsewhere import left_on_branches
@@ -545,3 +546,51 @@ def test_a_deletion_is_done_though_main_was_taken_over_before_the_name_was_freed
         release(other._branch.tip.another(), owner)
     again(graph).close()
     assert graph._branch.newest().bindings == {}, "whoever comes next frees the name"
+
+
+# What bindings cost
+
+
+def test_bindings_carry_what_a_branch_began_with_only_until_it_has_begun(graph: omniray.Graph) -> None:
+    """Every object of main's line repeats all bindings: their size must not grow with the tables of the graph."""
+    for number in range(4):
+        graph.create_branch(f"b{number}", f"b{number - 1}" if number else None)
+        add(graph, f"row{number}", f"b{number}")
+    bindings = graph._branch.newest().bindings
+    assert [name for name, one in bindings.items() if one.pins or one.contains] == ["b3"]
+    assert [one.is_begun for one in bindings.values()] == [True, True, True, False]
+    graph.rename_branch("b3", "last")
+    assert all(one.is_begun for one in graph._branch.newest().bindings.values())
+    with again(graph, grace_s=1e-6) as other:
+        assert people(other, "last") == ["ann", "row0", "row1", "row2", "row3"]
+        assert [(one.name, one.ahead) for one in other.branches()][1:] == [("b0", 1), ("b1", 1), ("b2", 1), ("last", 1)]
+        other.merge("last")
+        other.delete_branch("b0", force=True)
+        assert people(other) == ["ann", "row0", "row1", "row2", "row3"]
+        assert [branch.name for branch in other.branches()] == ["main"]
+
+
+def test_a_line_that_nobody_has_begun_is_bound_in_full_through_all_verbs(graph: omniray.Graph) -> None:
+    with armed({Point.BRANCH_AFTER_BIND: Action(die)}), pytest.raises(FailpointHit):
+        graph.create_branch("trial")
+    graph.create_branch("other")
+    graph.rename_branch("trial", "probe")
+    graph.delete_branch("other")
+    (binding,) = graph._branch.newest().bindings.values()
+    assert binding.pins
+    assert not binding.is_begun
+    with again(graph) as other:
+        add(other, "bob", "probe")
+        other.create_branch("more")
+        assert other._branch.newest().bindings["probe"].is_begun, "by another process"
+        assert people(other, "probe") == ["ann", "bob"]
+
+
+def test_a_line_that_was_begun_and_is_lost_is_not_begun_again(graph: omniray.Graph) -> None:
+    made = graph.create_branch("trial")
+    graph.create_branch("other")
+    path = CommitLog(graph._branch.store, BranchId("trial", made.branch_id)).path(1)
+    graph._branch.store.delete(path)
+    with again(graph) as other, pytest.raises(InvariantViolation, match=r"'trial' is gone: .* from a backup"):
+        people(other, "trial")
+    assert graph._branch.store.get(path) is None
