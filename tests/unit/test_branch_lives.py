@@ -14,6 +14,7 @@ from typing import NoReturn
 import pytest
 
 import omniray
+from omniray.engine import branch_handles
 from omniray.engine.base.errors import (
     BranchGone,
     InputError,
@@ -594,3 +595,26 @@ def test_a_line_that_was_begun_and_is_lost_is_not_begun_again(graph: omniray.Gra
     with again(graph) as other, pytest.raises(InvariantViolation, match=r"'trial' is gone: .* from a backup"):
         people(other, "trial")
     assert graph._branch.store.get(path) is None
+
+
+def test_only_so_many_handles_of_branches_stay_open_and_none_that_is_used_is_closed(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch_handles, "OPEN_MAX", 2)
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        graph.create_branch(name)
+    snapshot = graph.snapshot(branch="a")
+    with graph._using("a") as used, graph._using("b") as also:
+        for name in ("c", "d"):
+            add(graph, "bob", name)
+        assert {one.branch for one in graph._others.open} == {"a", "b", "d"}, "c was the last that nobody used"
+        assert (used._closed, also._closed) == (False, False)
+        add(graph, "bob", "a")
+    first = graph._on("d")
+    for name in (*names, *reversed(names)):
+        people(graph, name)
+    assert {one.branch for one in graph._others.open} == {"a", "b"}
+    assert first._closed
+    assert snapshot.table("Person").num_rows == 1, "a snapshot of a handle that was closed stays readable"
+    assert "bob" in people(graph, "d")
