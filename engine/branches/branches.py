@@ -37,6 +37,7 @@ from omniray.engine.branches.names import checked_name
 from omniray.engine.branches.starts import Start, start_of_branch
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.branch_head import bound, find_binding, newest_of, unknown_branch
+from omniray.engine.history.closing import close_line
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.history.withdrawals import refuse_withdrawn
@@ -47,7 +48,6 @@ from omniray.engine.line.commit_object import (
     Binding,
     CommitObject,
     Remark,
-    close,
     first_of,
     follow_with,
     rebind,
@@ -219,7 +219,7 @@ class Branches:
         that may not be closed, since it has moved on, is unmarked.
         """
         marked = {name: one for name, one in self._tip.refresh().bindings.items() if one.deleting}
-        closed = {one.ulid for name, one in marked.items() if self._close(name, one)}
+        closed = {one.ulid for name, one in marked.items() if close_line(self._store, self._main.graph_id, name, one)}
         kept = {(one.ulid, one.only_at) for one in marked.values() if one.ulid not in closed}
         if not marked:
             return
@@ -243,25 +243,6 @@ class Branches:
         else:
             if freed is not None:
                 self._noticed(freed)
-
-    def _close(self, name: str, binding: Binding) -> bool:
-        """Close a branch's line, and begin it first if nobody has; False if it was written to and is to be kept then.
-
-        The closing object follows the one that was looked at, so no commit comes in between.
-        """
-        line = CommitLog(self._store, BranchId(name, binding.ulid))
-        newest = newest_of(line, binding, read_only=False)
-        tip = Tip(
-            line, newest, is_folded=lambda obj: False, refuse_gone=lambda: refuse_gone(self._store, self._main.graph_id)
-        )
-
-        def closing(newest: CommitObject) -> CommitObject | None:
-            return None if binding.only_at not in ("", newest.head) else close(newest, op_id=new_ulid())
-
-        try:
-            return tip.extend(closing) is not None
-        except BranchGone:  # it is closed
-            return True
 
     def _rebound(
         self,

@@ -71,7 +71,7 @@ def find_line(
 def find_binding(main: CommitObject, line: str) -> tuple[str, Binding]:
     """The branch whose line has this ULID, with its name, by the newest object of main's line."""
     for name, binding in main.bindings.items():
-        if binding.ulid == line and not binding.deleting:
+        if binding.ulid == line and not binding.is_doomed:
             return name, binding
     shown = line[:_ID_SHOWN_CHARS]
     raise BranchGone(
@@ -97,7 +97,7 @@ def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObj
 def bound(main: CommitObject, name: str) -> Binding:
     """The binding of a name, by the newest object of main's line."""
     found = main.bindings.get(name)
-    if found is None or found.deleting:
+    if found is None or found.is_doomed:
         raise unknown_branch(main, name)
     return found
 

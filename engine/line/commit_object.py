@@ -152,6 +152,11 @@ class Binding:
     only_at: str = ""
     is_begun: bool = False
 
+    @property
+    def is_doomed(self) -> bool:
+        """Whether its line will be closed, whatever is written to it."""
+        return self.deleting and not self.only_at
+
 
 @dataclass(frozen=True, slots=True)
 class CommitObject:

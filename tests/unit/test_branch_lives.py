@@ -618,3 +618,19 @@ def test_only_so_many_handles_of_branches_stay_open_and_none_that_is_used_is_clo
     assert first._closed
     assert snapshot.table("Person").num_rows == 1, "a snapshot of a handle that was closed stays readable"
     assert "bob" in people(graph, "d")
+
+
+def test_a_branch_that_may_yet_be_kept_is_open_to_its_writers(graph: omniray.Graph) -> None:
+    """Between the mark and the close of a source that was merged nobody is told that it is gone: it may stay."""
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+
+    def write() -> None:
+        add(other, "late", "trial")
+        with pytest.raises(BranchGone):
+            other.create_branch("child", "trial")
+
+    with again(graph) as other, armed({Point.BRANCH_AFTER_MARK: Action(write, nth=1)}):
+        assert graph.merge("trial", delete_source=True).source_kept
+    assert people(graph, "trial") == ["ann", "bob", "late"]
+    assert not graph._branch.newest().bindings["trial"].deleting
