@@ -1,8 +1,8 @@
 """The handles of other branches that one handle of a graph has opened, each kept by the id of its line.
 
 A branch is opened by the first who asks for it; those who ask for it meanwhile wait, and those who ask for another one
-do not. A handle that is not needed any more, since its branch is gone, is closed by the last who uses it: somebody's
-write may be under way on it. Where more are open than are kept, those that were used longest ago are closed.
+do not. Each has threads and caches of its own: beyond a number of them, those are closed that nobody has used for
+longest. A handle of a branch that is gone is closed by the last who uses it: somebody's write may be under way on it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from omniray.engine.line.commit_object import CommitObject
 
 log = logging.getLogger("omniray")
 
-HANDLES_MAX = 64
 
 H = TypeVar("H")
+
+OPEN_MAX = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -45,16 +46,13 @@ class BranchHandles(Generic[H]):
         *,
         is_gone: Callable[[H], bool],
         ends: Callable[[H], None],
-        most: int = HANDLES_MAX,
     ) -> None:
         """`opens` makes the handle of a line, given the newest object of main's; `ends` releases what it holds.
 
-        `is_gone` says whether a handle has seen that its branch was deleted. `most` handles are kept open, and those
-        that are in use.
+        `is_gone` says whether a handle has seen that its branch was deleted.
         """
         self.names, self._opens, self._is_gone, self._ends = names, opens, is_gone, ends
-        self._most = most
-        self._kept: dict[str, _Kept[H]] = {}  # the one used last is the last
+        self._kept: dict[str, _Kept[H]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -74,9 +72,12 @@ class BranchHandles(Generic[H]):
         kept = self._entered(line)
         try:
             with kept.opening:
+                is_new = kept.handle is None
                 if kept.handle is None:
                     kept.handle = self._opens(line, self.names.main())
                 handle = kept.handle
+            if is_new:
+                self._close_surplus()
             if self._is_closed:
                 raise _closed()
             yield handle
@@ -142,25 +143,31 @@ class BranchHandles(Generic[H]):
         with self._lock:
             if self._is_closed:
                 raise _closed()
-            kept = self._kept.pop(line, None)
-            retired = []
+            kept = self._kept.get(line)
+            gone = None
             if kept is not None and kept.handle is not None and self._is_gone(kept.handle):
-                retired.append((line, kept))
-                kept = None
-            kept = self._kept[line] = kept or _Kept()
+                gone, kept = kept, None
+                gone.is_retired = True
+            self._kept.pop(line, None)
+            is_idle = gone is not None and not gone.users
+            if kept is None:
+                kept = _Kept()
+            self._kept[line] = kept  # as the one that was used last
             kept.users += 1
-            retired += self._surplus()
-            for _, one in retired:
-                one.is_retired = True
-            idle = [(of, one) for of, one in retired if not one.users]
-        for of, one in idle:
-            self._end(of, one)
+        if gone is not None and is_idle:
+            self._end(line, gone)
         return kept
 
-    def _surplus(self) -> list[tuple[str, _Kept[H]]]:
-        """Take out those that are not in use and were used longest ago, as far as there are too many."""
-        unused = [line for line, one in self._kept.items() if not one.users]
-        return [(line, self._kept.pop(line)) for line in unused[: max(0, len(self._kept) - self._most)]]
+    def _close_surplus(self) -> None:
+        """Close those that nobody uses, the least lately used first, while there are more than may be open."""
+        with self._lock:
+            idle = [(line, one) for line, one in self._kept.items() if not one.users and one.handle is not None]
+            surplus = idle[: max(len(self._kept) - OPEN_MAX, 0)]
+            for line, one in surplus:
+                del self._kept[line]
+                one.is_retired = True
+        for line, one in surplus:
+            self._end(line, one)
 
     def _left(self, line: str, kept: _Kept[H]) -> None:
         with self._lock:

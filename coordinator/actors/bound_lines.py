@@ -27,7 +27,7 @@ class BoundLines:
 
     def look_up(self, line: str, told: Told) -> None:
         """Tell the error for a line, `BranchGone` if no branch has it; or None, if one has."""
-        if any(one.ulid == line and not one.deleting for one in self._known().bindings.values()):
+        if any(one.ulid == line and not one.is_doomed for one in self._known().bindings.values()):
             told(None)
             return
         with self._lock:

@@ -185,7 +185,7 @@ class Incarnations(LineService):
 
     def _end_deleted(self) -> None:
         """Tell the writers of branches that were deleted just now, who would learn it from their next round."""
-        bound = {binding.ulid for binding in self.publisher.newest.bindings.values() if not binding.deleting}
+        bound = {binding.ulid for binding in self.publisher.newest.bindings.values() if not binding.is_doomed}
         for branch in self.hosted.open:
             if branch.line not in bound:
                 branch.look_again()

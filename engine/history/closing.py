@@ -16,8 +16,8 @@ from omniray.engine.store.object_store import ObjectStore
 def close_line(store: ObjectStore, graph_id: str, name: str, binding: Binding) -> bool:
     """Close the line of a binding that is marked as `deleting`, whoever owns it; it is begun first if nobody has.
 
-    False if it was written to, and is to be kept then (`only_at`). The closing object follows the one that was looked
-    at, so no commit comes in between.
+    False if it was to be closed only at a commit and has gone on since: then it lives. The closing object follows the
+    one that was looked at, so no commit comes in between.
     """
     line = CommitLog(store, BranchId(name, binding.ulid))
     newest = newest_of(line, binding, read_only=False)

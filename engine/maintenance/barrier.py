@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 
 from omniray.engine.base.errors import BranchGone, LineOwned
@@ -60,7 +59,7 @@ def put_on_branches(store: ObjectStore, main: CommitObject, end_of: EndOf) -> No
 def _put_on(store: ObjectStore, main: CommitObject, end_of: EndOf, name: str) -> None:
     binding = main.bindings[name]
     try:
-        if not binding.deleting:
+        if not binding.is_doomed:  # one that is deleted only if nobody writes to it may live on
             _put_as_owner(open_line(store, binding.ulid, main=main), main.swept_before_us, end_of)
             return
     except LineOwned as owned:
@@ -68,9 +67,7 @@ def _put_on(store: ObjectStore, main: CommitObject, end_of: EndOf, name: str) ->
     except BranchGone:  # told by its line, which is closed then, or by somebody who has found it being deleted
         if _is_live(store, binding.ulid):
             raise
-    if not close_line(store, main.line, name, binding):  # it was written to: it stays, and its mark is taken back
-        unmarked = replace(main, bindings={**main.bindings, name: replace(binding, deleting=False)})
-        _put_as_owner(open_line(store, binding.ulid, main=unmarked), main.swept_before_us, end_of)
+    close_line(store, main.line, name, binding)
 
 
 def _put_as_owner(branch: OpenBranch, swept_before_us: int, end_of: EndOf) -> None:
@@ -88,7 +85,7 @@ def _put_as_owner(branch: OpenBranch, swept_before_us: int, end_of: EndOf) -> No
 def _is_live(store: ObjectStore, line: str) -> bool:
     """Whether a branch has this line, by what main's says now, and is not being deleted."""
     bindings = find_branch(store).newest.bindings.values()
-    return any(binding.ulid == line and not binding.deleting for binding in bindings)
+    return any(binding.ulid == line and not binding.is_doomed for binding in bindings)
 
 
 def nobody_owns(line: str) -> LineEnd | None:

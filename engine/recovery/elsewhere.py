@@ -19,7 +19,7 @@ def left_on_branches(main: OpenBranch, *, take_over: bool) -> Iterator[str]:
     bindings = main.newest().bindings
     named = {sidecar.line for sidecar in main.sidecars.read_all(main.sidecars.listed())} if bindings else set()
     for name, binding in bindings.items():
-        if binding.deleting:
+        if binding.is_doomed:
             continue
         line = CommitLog(main.store, BranchId(name, binding.ulid))
         is_owned = take_over and newest_of(line, binding, read_only=True).owner != EMBEDDED

@@ -147,7 +147,7 @@ class Recoverer:
     def left_elsewhere(self) -> set[str]:
         """The lines of other branches on which an owner that is gone has left something; they recover it themselves."""
         bindings = self._branch.tip.refresh().bindings.values()
-        bound = {binding.ulid for binding in bindings if not binding.deleting}
+        bound = {binding.ulid for binding in bindings if not binding.is_doomed}
         found = self._sidecars.read_all(self._sidecars.listed()) if bound else []
         return {sidecar.line for sidecar in found if sidecar.line in bound and self._is_gone(sidecar)}
 

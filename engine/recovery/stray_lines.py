@@ -28,7 +28,7 @@ class StrayLines:
 
     def among(self, lines: Collection[str], main: CommitObject) -> set[str]:
         """Those among the lines that no branch has; only such as main's object does not know are looked at."""
-        live = {binding.ulid for binding in main.bindings.values() if not binding.deleting}
+        live = {binding.ulid for binding in main.bindings.values() if not binding.is_doomed}
         return {line for line in set(lines) - live if self._is_stray(line, main)}
 
     def lineage(self, line: str) -> Lineage:
