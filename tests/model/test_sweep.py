@@ -20,7 +20,7 @@ import pytest
 
 import omniray
 from omniray.engine.base.errors import Conflict, InputError, StorageError
-from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed, fail
 from omniray.engine.base.principal import Author
 from omniray.engine.graph import Graph
 from omniray.engine.history.open_branch import open_branch
@@ -58,6 +58,7 @@ POINTS = {
     "create": _points("BRANCH_"),
     "delete": _points("BRANCH_"),
     "rename": _points("BRANCH_"),
+    "mark": _points("BRANCH_BEFORE"),
     "merge": [*_points("MERGE_"), *_points("MERGE_"), *_IN_COMMITS],
     "sweep": [*_points("SWEEP_"), *_points("D_FOLD", "D_BEFORE_FOLD")],
 }
@@ -76,6 +77,7 @@ class Lives:
         self.kept: dict[str, set[str]] = defaultdict(set)  # by branch: names whose rows nobody deletes
         self.happened: Counter[str] = Counter()
         self.staged: list[tuple[Graph, LoadIntent, list[str]]] = []
+        self.late: list[str] = []  # the commits of those that have landed
         self.is_swept = False
 
     def end(self) -> None:
@@ -116,9 +118,10 @@ class Lives:
         if self.staged:
             process, intent, names = self.staged.pop(self.rng.randrange(len(self.staged)))
             with _ending(process), intent:
-                intent.finished(process._writer.commit(intent))
+                landed = intent.finished(process._writer.commit(intent)).commit_id
+                assert landed is not None
+                self.late.append(landed)
                 self.kept[process.line].update(names)
-                self.happened["landed late"] += 1
 
     def _update(self, graph: Graph) -> None:
         branch = self._branch(graph)
@@ -141,17 +144,31 @@ class Lives:
             self.kept[made.branch_id] |= kept
 
     def _delete(self, graph: Graph) -> None:
-        if others := _names(graph)[1:]:
-            graph.delete_branch(self.rng.choice(others), force=self.rng.random() < 0.5)
+        if name := self._other_than_main(graph):
+            graph.delete_branch(name, force=self.rng.random() < 0.5)
+
+    def _mark(self, graph: Graph) -> None:
+        """A process dies in a deletion: the line has no end yet, and takes commits."""
+        if name := self._other_than_main(graph):
+            with contextlib.suppress(FailpointHit), armed({Point.BRANCH_AFTER_MARK: Action(fail)}):
+                graph.delete_branch(name, force=True)
 
     def _rename(self, graph: Graph) -> None:
-        if others := _names(graph)[1:]:
-            graph.rename_branch(self.rng.choice(others), f"r{next(self.numbers)}")
+        if name := self._other_than_main(graph):
+            graph.rename_branch(name, f"r{next(self.numbers)}")
+
+    def _other_than_main(self, graph: Graph) -> str | None:
+        """A branch, rather one that a staged load waits on."""
+        waited_on = {process.line for process, _, _ in self.staged}
+        names = [branch for branch in graph.branches() if branch.name != "main"]
+        likely = [branch for branch in names if branch.branch_id in waited_on and self.rng.random() < 0.8]
+        return self.rng.choice(likely or names).name if names else None
 
     def _merge(self, graph: Graph) -> None:
         source, target = self._branch(graph), self._branch(graph)
         kept, into = set(self.kept[_line(graph, source)]), _line(graph, target)
-        what = graph.history(1, branch=source)[0].commit_id if self.rng.random() < 0.3 else source
+        commits = [graph.history(1, branch=source)[0].commit_id, *self.late]
+        what = self.rng.choice(commits) if self.rng.random() < 0.4 else source
         graph.merge(what, target, on_conflict="ours")
         if what == source:
             self.kept[into] |= kept
@@ -168,14 +185,21 @@ class Lives:
     def _branch(self, graph: Graph) -> str:
         return self.rng.choice(_names(graph))
 
-    def _in_between(self) -> Step:
-        """What another process does while one is at work."""
-        return self.rng.choice((self._step()[1], self._land, self._rename, self._delete))
+    def _in_between(self, name: str, points: list[Point]) -> dict[Point, Step]:
+        """What other processes do while one is at work."""
+        met = {point: self.rng.choice((self._step()[1], self._land, self._rename, self._delete)) for point in points}
+        if name != "sweep" or self.rng.random() < 0.5:
+            return met
+        # What is told to the lines comes before the files are listed, and what is staged must not land after that.
+        told = self.rng.choice((Point.SWEEP_BEFORE_PUT, Point.SWEEP_AFTER_PUT))
+        listed = self.rng.choice((Point.SWEEP_AFTER_FILES, Point.SWEEP_AFTER_FILES, Point.SWEEP_AFTER_SIDECARS))
+        return {**met, told: self.rng.choice((self._rename, self._mark, self._delete)), listed: self._land}
 
     def _step(self) -> tuple[str, Step]:
         steps = (
             self._load_few, self._load_files, self._stage, self._stage, self._update, self._replace, self._create,
-            self._create, self._merge, self._merge, self._delete, self._rename, self._land, *[self._sweep] * 5,
+            self._create, self._merge, self._merge, self._delete, self._mark, self._rename, self._land,
+            *[self._sweep] * 5,
         )  # fmt: skip
         step: Step = self.rng.choice(steps)
         return step.__name__.strip("_"), step  # type: ignore[attr-defined]
@@ -194,8 +218,8 @@ class Lives:
                     died = self.world.dies(points[0], nth, lambda step=step: self._try(step, self.world.graph))
                     self.happened["died"] += died
                 case "met":
-                    others = {point: partial(self._meet, self._in_between()) for point in points}
-                    with armed({point: Action(meet, nth) for point, meet in others.items()}):
+                    others = self._in_between(name, points)
+                    with armed({point: Action(partial(self._meet, other), nth) for point, other in others.items()}):
                         self._try(step, self.world.graph)
                         self._try(lambda graph: self.world.see_through(), self.world.graph)
             if self.is_swept:
@@ -208,8 +232,11 @@ class Lives:
     def _meet(self, step: Step) -> None:
         """Another process does something in between, from its begin to its end."""
         self.happened["met"] += 1
-        with Graph(open_branch(self.world.disk), read_only=False) as other:
-            self._try(step, other)
+        if step == self._land:  # by a process that has been there all the time: opening a graph would finish deletions
+            self._try(step, self.world.graph)
+        else:
+            with Graph(open_branch(self.world.disk), read_only=False) as other:
+                self._try(step, other)
 
     def _try(self, step: Step, graph: Graph) -> None:
         """What is refused is refused: branches vanish and change their names, and loads take too long for a sweep."""
