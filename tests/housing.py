@@ -97,8 +97,8 @@ class LocalReconciler:
         self.wait()
         self.asked.append("flush")
 
-    def recover(self) -> RecoveryReport:
-        self.asked.append("recover")
+    def recover(self, grace_s: float) -> RecoveryReport:
+        self.asked.append(("recover", grace_s))
         return RecoveryReport(rolled_back=("01",))
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
@@ -171,4 +171,5 @@ def housed(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, **options: Any) 
         yield Housed(incarnations, house, server, record, ends)
     finally:
         server.close()
+        incarnations.hosted._ending.set()  # its watch would go on through all later tests
         incarnations.publisher.close()
