@@ -26,7 +26,7 @@ from omniray.engine.commit.staging import Base, Staged, TableStage
 from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.maintenance.sweep import NOTHING, SweepReport
-from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import main_of
@@ -97,7 +97,7 @@ class LocalReconciler:
         self.wait()
         self.asked.append("flush")
 
-    def recover(self, grace_s: float) -> RecoveryReport:
+    def recover(self, grace_s: float = GRACE_S) -> RecoveryReport:
         self.asked.append(("recover", grace_s))
         return RecoveryReport(rolled_back=("01",))
 

@@ -56,14 +56,14 @@ class ReconcilerActor:
         reconciler.flush()
         return reconciler.finalised()
 
-    def recover(self, line: str) -> RecoveryReport:
+    def recover(self, line: str, grace_s: float) -> RecoveryReport:
         """Recover what was left on a line; for main, what was left on every branch."""
         reconciler = self._behind(self._ask_newest(line))
-        report = reconciler.recover()
+        report = reconciler.recover(grace_s)
         if line == self._place.graph_id:
-            for other in sorted(reconciler.left_elsewhere()):
+            for other in sorted(reconciler.left_elsewhere(grace_s)):
                 with contextlib.suppress(BranchGone):
-                    report += self._recovered(other)
+                    report += self._recovered(other, grace_s)
         return report
 
     def report(self, line: str) -> tuple[Finalised, int, str]:
@@ -105,7 +105,7 @@ class ReconcilerActor:
         )  # fmt: skip
         return reconciler
 
-    def _recovered(self, line: str) -> RecoveryReport:
+    def _recovered(self, line: str, grace_s: float = GRACE_S) -> RecoveryReport:
         """Recover what was left on another branch.
 
         A line that every process may extend stays so, since others may be writing to it; one that a coordinator has is
@@ -113,11 +113,11 @@ class ReconcilerActor:
         """
         if self._opener.looked_at(line).newest.owner != EMBEDDED:
             self._ask(lambda publisher: publisher.host.remote(line))
-            return self._behind(self._ask_newest(line)).recover()
+            return self._behind(self._ask_newest(line)).recover(grace_s)
         branch = self._opener.opened(line)
         finaliser = Finaliser(branch)
         try:
-            return Recoverer(branch, finaliser, grace_s=GRACE_S).recover(branch.tip.another())
+            return Recoverer(branch, finaliser, grace_s=grace_s).recover(branch.tip.another())
         finally:
             finaliser.close()
 
@@ -215,8 +215,8 @@ class RemoteReconciler:
         """Wait until Phase D of everything that has landed is finished."""
         self._on_finalised(self._asked("flush", self._line))
 
-    def recover(self) -> RecoveryReport:
-        report: RecoveryReport = self._asked("recover", self._line)
+    def recover(self, grace_s: float = GRACE_S) -> RecoveryReport:
+        report: RecoveryReport = self._asked("recover", self._line, grace_s)
         return report
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
