@@ -27,7 +27,7 @@ from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.maintenance.orphans import NOTHING
 from omniray.engine.maintenance.sweep import SweepReport
-from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from omniray.engine.store.open_store import open_store
 from tests.graphs import main_of
@@ -98,8 +98,8 @@ class LocalReconciler:
         self.wait()
         self.asked.append("flush")
 
-    def recover(self) -> RecoveryReport:
-        self.asked.append("recover")
+    def recover(self, grace_s: float = GRACE_S) -> RecoveryReport:
+        self.asked.append(("recover", grace_s))
         return RecoveryReport(rolled_back=("01",))
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:
@@ -176,4 +176,5 @@ def housed(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, **options: Any) 
         yield Housed(incarnations, house, server, record, ends)
     finally:
         server.close()
+        incarnations.hosted._ending.set()  # its watch would go on through all later tests
         incarnations.publisher.close()

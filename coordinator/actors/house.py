@@ -75,7 +75,7 @@ class CoordinatorHouse:
         self._verbs: Mapping[Call, _Verb] = {
             calls.NEWEST: _Verb(lambda of, _: of.admit().newest.seq),
             calls.FLUSH: _Verb(lambda of, _: of.reconciler.flush()),
-            calls.RECOVER: _Verb(lambda of, _: of.reconciler.recover()),
+            calls.RECOVER: _Verb(lambda of, terms: of.reconciler.recover(terms.grace_s)),
             calls.OUTCOME: _Verb(_outcome),
             calls.ABANDON: _Verb(_abandon, opens=False),
             calls.HOLD: _Verb(_hold, opens=False),

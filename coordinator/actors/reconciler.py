@@ -115,16 +115,16 @@ class Reconciler:
         self._finaliser.flush()
         self._finaliser.tidy()
 
-    def recover(self) -> RecoveryReport:
-        """Recover every operation on this line whose writer is dead."""
+    def recover(self, grace_s: float | None = None) -> RecoveryReport:
+        """Recover every operation on this line whose writer is dead, or silent for `grace_s`."""
         with self._busy:
-            report = self._recoverer.recover(self._end)
+            report = self._recoverer.recover(self._end, grace_s)
         self.recovered += len(report.rolled_forward) + len(report.rolled_back)
         return report
 
-    def left_elsewhere(self) -> set[str]:
+    def left_elsewhere(self, grace_s: float | None = None) -> set[str]:
         """The lines of other branches on which a dead writer has left something."""
-        return self._recoverer.left_elsewhere()
+        return self._recoverer.left_elsewhere(grace_s)
 
     def sweep(self, *, older_than_s: float = OLDER_THAN_S, dry_run: bool = False) -> SweepReport:
         """Delete files that nothing refers to."""

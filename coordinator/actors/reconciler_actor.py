@@ -63,17 +63,17 @@ class ReconcilerActor:
         reconciler.flush()
         return reconciler.finalised()
 
-    def recover(self, line: str) -> RecoveryReport:
+    def recover(self, line: str, grace_s: float) -> RecoveryReport:
         """Recover what was left on a line; for main, what was left on every branch.
 
         A branch that can't be recovered keeps no other from it; the error of the first one is raised in the end.
         """
         reconciler = self._behind(self._ask_newest(line))
-        report = reconciler.recover()
+        report = reconciler.recover(grace_s)
         failed: list[OmnirayError] = []
-        for other in sorted(reconciler.left_elsewhere()) if line == self._place.graph_id else ():
+        for other in sorted(reconciler.left_elsewhere(grace_s)) if line == self._place.graph_id else ():
             try:
-                report += self._recovered(other)
+                report += self._recovered(other, grace_s)
             except BranchGone:
                 continue
             except OmnirayError as error:
@@ -122,7 +122,7 @@ class ReconcilerActor:
         )  # fmt: skip
         return reconciler
 
-    def _recovered(self, line: str) -> RecoveryReport:
+    def _recovered(self, line: str, grace_s: float = GRACE_S) -> RecoveryReport:
         """Recover what was left on another branch.
 
         A line that every process may extend stays so, since others may be writing to it; one that a coordinator has is
@@ -130,11 +130,11 @@ class ReconcilerActor:
         """
         if self._opener.looked_at(line).newest.owner != EMBEDDED:
             self._ask(lambda publisher: publisher.host.remote(line))
-            return self._behind(self._ask_newest(line)).recover()
+            return self._behind(self._ask_newest(line)).recover(grace_s)
         branch = self._opener.opened(line)
         finaliser = Finaliser(branch)
         try:
-            return Recoverer(branch, finaliser, grace_s=GRACE_S).recover(branch.tip.another())
+            return Recoverer(branch, finaliser, grace_s=grace_s).recover(branch.tip.another())
         finally:
             finaliser.close()
 
@@ -231,8 +231,8 @@ class RemoteReconciler:
         """Wait until Phase D of everything that has landed is finished."""
         self._on_finalised(self._asked("flush", self._line))
 
-    def recover(self) -> RecoveryReport:
-        report: RecoveryReport = self._asked("recover", self._line)
+    def recover(self, grace_s: float = GRACE_S) -> RecoveryReport:
+        report: RecoveryReport = self._asked("recover", self._line, grace_s)
         return report
 
     def sweep(self, older_than_s: float, dry_run: bool) -> SweepReport:

@@ -64,7 +64,7 @@ def recover(
     with reporting(as_json) as out, omniray.open(uri, storage_options=options, grace_s=grace_s) as graph:
         if graph.served and not take_over:
             with coordinated(uri, options) as client:
-                report = client.recover()
+                report = client.recover(grace_s=grace_s)
         else:
             report = graph.recover(take_over=take_over)
         document = _recovered(graph.recovered, report)

@@ -30,7 +30,7 @@ from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.client.under_way import UnderWay
 from omniray.coordinator.client.waits import Waits, carried_out
 from omniray.coordinator.door import calls
-from omniray.coordinator.door.calls import OfWrite, RepairTerms, SweepTerms
+from omniray.coordinator.door.calls import OfWrite, RecoverTerms, RepairTerms, SweepTerms
 from omniray.coordinator.door.status import Status
 from omniray.engine.base.errors import InputError
 from omniray.engine.base.principal import Author
@@ -42,7 +42,7 @@ from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.line.commit_object import Recovery
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
 from omniray.engine.reading.snapshot import Snapshot
-from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 from omniray.engine.schema.types import Schema
 from omniray.engine.store.open_store import open_store
@@ -376,10 +376,13 @@ class Client(BranchVerbs):
         with self._on(branch) as on:
             on.link.call(calls.FLUSH, self._timeout_s)
 
-    def recover(self, *, branch: str | None = None) -> RecoveryReport:
-        """Recover the operations of dead writers now; the coordinator also does so by itself."""
+    def recover(self, *, grace_s: float = GRACE_S, branch: str | None = None) -> RecoveryReport:
+        """Recover the operations of dead writers now; the coordinator also does so by itself.
+
+        `grace_s`: how old an operation must be for its writer on another machine to be taken for dead.
+        """
         with self._on(branch) as on:
-            report: RecoveryReport = on.link.call(calls.RECOVER, self._timeout_s)
+            report: RecoveryReport = on.link.call(calls.RECOVER, self._timeout_s, RecoverTerms(grace_s))
             return report
 
     def repair(

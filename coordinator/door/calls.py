@@ -18,7 +18,7 @@ from omniray.engine.branches.branches import BranchChange
 from omniray.engine.branches.merge_result import MergeResult
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, SweepReport
-from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 from omniray.engine.recovery.repair import RepairReport
 
 ARGUMENTS_BYTES_MAX = 1 << 20
@@ -33,6 +33,12 @@ class OfWrite(msgspec.Struct, frozen=True):
     """A write by its id."""
 
     txn_id: str
+
+
+class RecoverTerms(msgspec.Struct, frozen=True):
+    """`grace_s`: how old an operation must be for its writer on another machine to be taken for dead."""
+
+    grace_s: Annotated[float, msgspec.Meta(gt=0)] = GRACE_S
 
 
 class SweepTerms(msgspec.Struct, frozen=True):
@@ -140,7 +146,7 @@ class Call:
 NEWEST = Call("newest", Nothing, int)
 STATUS = Call("status", Nothing, Status)
 FLUSH = Call("flush", Nothing, None)
-RECOVER = Call("recover", Nothing, RecoveryReport)
+RECOVER = Call("recover", RecoverTerms, RecoveryReport)
 OUTCOME = Call("outcome", OfWrite, Outcome)
 ABANDON = Call("abandon", OfWrite, None)
 HOLD = Call("hold", OfWrite, None)

@@ -126,13 +126,13 @@ class Recoverer:
         listed = [one for one in self._sidecars.listed() if _began_ms(one) < settled_ms]
         return [sidecar for sidecar in self._own_sidecars(listed, known) if self._is_gone(sidecar)]
 
-    def recover(self, tip: LineEnd) -> RecoveryReport:
-        """Recover every operation whose owner is gone."""
+    def recover(self, tip: LineEnd, grace_s: float | None = None) -> RecoveryReport:
+        """Recover every operation whose owner is gone; `grace_s`, if it is not to be what it is otherwise."""
         self._looked_at = self._now()
         listed = self._sidecars.listed()
         newest = tip.refresh() if listed else tip.newest  # main's says which branches were deleted
         found = self._own_sidecars(listed, newest)
-        left = tuple(s.operation_id for s in found if not (self._is_gone(s) or self._is_fenced(s, newest)))
+        left = tuple(s.operation_id for s in found if not (self._is_gone(s, grace_s) or self._is_fenced(s, newest)))
         sidecars = [s for s in found if s.operation_id not in left]
         if not sidecars:
             return RecoveryReport(left=left)
@@ -144,12 +144,12 @@ class Recoverer:
         self._refuse_lost(cases)
         return self._apply(tip, cases, left)
 
-    def left_elsewhere(self) -> set[str]:
+    def left_elsewhere(self, grace_s: float | None = None) -> set[str]:
         """The lines of other branches on which an owner that is gone has left something; they recover it themselves."""
         bindings = self._branch.tip.refresh().bindings.values()
         bound = {binding.ulid for binding in bindings if not binding.is_doomed}
         found = self._sidecars.read_all(self._sidecars.listed()) if bound else []
-        return {sidecar.line for sidecar in found if sidecar.line in bound and self._is_gone(sidecar)}
+        return {sidecar.line for sidecar in found if sidecar.line in bound and self._is_gone(sidecar, grace_s)}
 
     def landed(self, newest: CommitObject) -> dict[str, int]:
         """The owner's own operations that are in the line, with their numbers: only their Phase D is left."""
@@ -164,9 +164,10 @@ class Recoverer:
             mine |= self._strays.among({s.line for s in found} - mine, newest)
         return [s for s in found if s.line in mine or (self._branch.branch.is_main and s.kind == create_graph.KIND)]
 
-    def _is_gone(self, sidecar: Sidecar) -> bool:
+    def _is_gone(self, sidecar: Sidecar, grace_s: float | None = None) -> bool:
         age_s = self._now() - sidecar.created_at_us / 1e6
-        return self._is_dead(sidecar) or age_s > (LEASE_S if sidecar.kind == STAGING else self._grace_s)
+        of_operation_s = self._grace_s if grace_s is None else grace_s
+        return self._is_dead(sidecar) or age_s > (LEASE_S if sidecar.kind == STAGING else of_operation_s)
 
     def _is_fenced(self, sidecar: Sidecar, newest: CommitObject) -> bool:
         """Whether an operation is of an earlier epoch's coordinator, which can't commit any more, dead or alive."""

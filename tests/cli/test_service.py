@@ -651,8 +651,8 @@ class _Answers:
     def down(self, timeout_s: float) -> None:
         self.asked.append(("down", timeout_s))
 
-    def recover(self) -> RecoveryReport:
-        self.asked.append("recover")
+    def recover(self, **terms: Any) -> RecoveryReport:
+        self.asked.append(("recover", terms))
         return RecoveryReport(rolled_back=("01",))
 
     def repair(self, **terms: Any) -> RepairReport:
@@ -695,7 +695,8 @@ def test_down_says_which_coordinator_was_taken_down(graph: str, served: _Answers
 @pytest.mark.parametrize(
     ("command", "asked"),
     [
-        (["recover", "{}"], "recover"),
+        (["recover", "{}"], ("recover", {"grace_s": 600.0})),
+        (["recover", "{}", "--grace", "30s"], ("recover", {"grace_s": 30.0})),
         (["repair", "{}"], ("repair", {"adopt": False, "discard": False, "tables": None, "actor": "tester"})),
         (["cleanup", "{}", "--orphans", "--dry-run"], ("sweep", {"older_than_s": 3600.0, "dry_run": True})),
         (["outcome", "{}", "01K9ZQ5T7Z0000000000000000"], ("outcome", "01K9ZQ5T7Z0000000000000000")),

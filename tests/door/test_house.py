@@ -307,8 +307,9 @@ def test_upkeep_is_handed_to_the_reconciler(store: ObjectStore, coordinator: Hou
     with connected(store) as client:
         client.flush()
         assert client.recover() == RecoveryReport(rolled_back=("01",))
+        client.recover(grace_s=30.0)
         assert client.sweep(older_than_s=60.0, dry_run=True).dry_run
-    assert coordinator.reconciler.asked[-3:] == ["flush", "recover", ("sweep", 60.0, True)]
+    assert coordinator.reconciler.asked[-4:] == ["flush", ("recover", 600.0), ("recover", 30.0), ("sweep", 60.0, True)]
 
 
 def test_a_repair_shows_what_there_is(store: ObjectStore, coordinator: Housed) -> None:
@@ -375,6 +376,7 @@ def test_a_bug_in_a_call_is_told_to_its_caller_alone(
         (calls.REPAIR, {"adopt": "yes"}),
         (calls.SWEEP, {"older_than_s": "long"}),
         (calls.SWEEP, {"older_than_s": -1e9}),
+        (calls.RECOVER, {"grace_s": 0}),
         (calls.ABANDON, {"txn_id": "../.."}),
     ],
 )

@@ -143,7 +143,7 @@ def test_upkeep_of_a_branch_is_handed_to_its_own_reconciler(coordinator: Housed,
     client.recover(branch=A)
     client.sweep(older_than_s=60.0, dry_run=True)
     reconciler: Any = the_hosted(coordinator, A).reconciler
-    assert (reconciler.line, reconciler.asked[-2:]) == (the_hosted(coordinator, A).line, ["flush", "recover"])
+    assert (reconciler.line, reconciler.asked[-2:]) == (the_hosted(coordinator, A).line, ["flush", ("recover", 600.0)])
     assert coordinator.reconciler.asked[-1] == ("sweep", 60.0, True), "a sweep is of the whole graph"
 
 

@@ -91,6 +91,11 @@ def with_trial(uri: str) -> None:
     run("mutate", uri, "-", *ON_TRIAL, "--params", json.dumps({"name": f"tim-{next(_trials[uri])}"}), stdin=INSERT)
 
 
+def with_trial_to_rename(uri: str) -> None:
+    omniray_command("branch", "delete", uri, "renamed", "--force")
+    with_trial(uri)
+
+
 def with_conflict(uri: str) -> None:
     """A branch whose ann has another age than that of main, and both are new."""
     with_trial(uri)
@@ -137,6 +142,8 @@ CASES = [
     Case("sql", ["select nonsense from Person"], code=3),
     Case("schema show"),
     Case("recover"),
+    Case("recover", ["--grace", "30s"]),
+    Case("recover", ["--grace", "0s"], code=2),
     Case("recoveries"),
     Case("repair"),
     Case("repair", prepare=drift),
@@ -155,6 +162,7 @@ CASES = [
     Case("branch create", ["a b"], code=3),
     Case("branch create", ["trial", "--from", "nobody"], without_trial, code=3),
     Case("branch list", prepare=with_trial),
+    Case("branch rename", ["trial", "renamed"], with_trial_to_rename),
     Case("branch rename", ["trial", "trial"], with_trial, code=4),
     Case("branch rename", ["nobody", "trial"], without_trial, code=3),
     Case("branch delete", ["trial"], with_trial),

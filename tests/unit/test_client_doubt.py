@@ -456,7 +456,7 @@ def test_repairs_sweeps_and_the_end_are_asked_of_the_coordinator(connected: Any)
         ("repair", calls.RepairTerms(adopt=True, tables=["node:Person"], actor="ann")),
         ("sweep", calls.SweepTerms(60.0, dry_run=True)),
         ("flush", None),
-        ("recover", None),
+        ("recover", calls.RecoverTerms(600.0)),
         ("status", None),
         ("down", None),
     ]

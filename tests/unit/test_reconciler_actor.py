@@ -23,7 +23,7 @@ from omniray.engine.line.commit_json import encode
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Remark, follow_with
 from omniray.engine.line.owner import take_over
 from omniray.engine.recovery import recoverer
-from omniray.engine.recovery.recoverer import RecoveryReport
+from omniray.engine.recovery.recoverer import GRACE_S, RecoveryReport
 from omniray.engine.store.object_store import ObjectStore
 from tests.coordination import TIMEOUT_S
 from tests.graphs import create_store, main_of
@@ -199,10 +199,20 @@ def test_what_was_left_on_an_embedded_branch_is_recovered_and_the_branch_stays_e
     publisher = FakePublisher(store, "main")
     actor = begin(publisher)
     left = left_on(store, SIDE, Point.C_BEFORE_PUT)
-    report = actor.recover(main_of(store).ulid)
+    report = actor.recover(main_of(store).ulid, GRACE_S)
     assert left in report.rolled_back or left not in open_branch(store).sidecars.listed(), "or by its own loop"
     assert open_branch(store, SIDE).tip.newest.owner == EMBEDDED
     assert publisher.hosts == []
+
+
+def test_a_writer_that_may_live_is_taken_for_dead_after_the_grace_that_was_asked_for(
+    store: ObjectStore, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recoverer, "is_known_dead", lambda process: False)
+    lefts = {left_on(store, name, Point.C_BEFORE_PUT) for name in ("main", SIDE)}
+    actor = begin(FakePublisher(store, "main"))
+    assert actor.recover(main_of(store).ulid, GRACE_S).rolled_back == ()
+    assert set(actor.recover(main_of(store).ulid, 1e-6).rolled_back) == lefts
 
 
 @pytest.mark.usefixtures("all_are_dead")
@@ -213,7 +223,7 @@ def test_what_was_left_on_a_branch_of_a_dead_coordinator_is_recovered_by_opening
     actor = begin(publisher)
     left = left_on(store, SIDE, Point.C_BEFORE_PUT)
     take_over(open_branch(store, SIDE).tip, OWNER.replace("elsewhere", "the-dead-one"))
-    actor.recover(main_of(store).ulid)
+    actor.recover(main_of(store).ulid, GRACE_S)
     assert line_of(store, SIDE) in publisher.hosts
     wait_until(lambda: left not in open_branch(store).sidecars.listed())
 
