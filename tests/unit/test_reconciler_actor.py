@@ -236,16 +236,16 @@ def test_a_branch_that_can_not_be_recovered_keeps_no_other_from_it_and_is_told_o
     broken, *others = sorted(line_of(store, name) for name in (SIDE, OTHER))
     recovered: list[str] = []
 
-    def recover(line: str) -> RecoveryReport:
+    def recover(line: str, grace_s: float) -> RecoveryReport:
         recovered.append(line)
         if line == broken:
             raise StorageError("this branch is broken")
         return RecoveryReport(rolled_back=("01",))
 
     monkeypatch.setattr(actor, "_recovered", recover)
-    monkeypatch.setattr(Reconciler, "left_elsewhere", lambda self: {broken, *others})
+    monkeypatch.setattr(Reconciler, "left_elsewhere", lambda self, grace_s: {broken, *others})
     with pytest.raises(StorageError, match="this branch is broken"):
-        actor.recover(main_of(store).ulid)
+        actor.recover(main_of(store).ulid, GRACE_S)
     assert recovered == [broken, *others]
 
 
