@@ -176,7 +176,7 @@ class CoordinatorHouse:
             return Reply(told.http_status, calls.encode_error(told))
         except Exception as error:  # a bug: told to the caller, and nobody else suffers from it
             log.exception("event=call_failed call=%s", call.name)
-            bug = OmnirayError(f"a bug in omniray: '{call.name}' failed: {error!r}")
+            bug = _bug(call, error)
             return Reply(bug.http_status, calls.encode_error(bug))
         return Reply(200, calls.encode(result))
 
@@ -209,6 +209,10 @@ class CoordinatorHouse:
             return Reply(200, await asyncio.get_running_loop().run_in_executor(self._staging, stage))
         except OmnirayError as error:
             return Reply(error.http_status, encode_part(error))
+        except Exception as error:
+            log.exception("event=call_failed call=%s", calls.STAGE.name)
+            bug = _bug(calls.STAGE, error)
+            return Reply(bug.http_status, encode_part(bug))
 
     def down(self) -> None:
         """Drain, hand all lines back, and end all actors, this one a moment later: its answer is on the way."""
@@ -295,6 +299,10 @@ async def _read(of: LineService, read: Callable[[Given], Read], given: Given, *,
     if not is_large:
         return read(given)
     return await of.threads.run("read", read, given)
+
+
+def _bug(call: Call, error: Exception) -> OmnirayError:
+    return OmnirayError(f"a bug in omniray: '{call.name}' failed: {error!r}")
 
 
 async def _carried_out(call: Call, verb: _Verb, of: LineService, given: msgspec.Struct) -> Any:

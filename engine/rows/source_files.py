@@ -43,11 +43,11 @@ class SourceFile:
 def find_file(name: str | os.PathLike[str]) -> SourceFile:
     """Find a file and check that it is readable, so that a mistyped name fails before anything is loaded."""
     text = os.fspath(name)
-    scheme = urlsplit(text).scheme if "://" in text else ""
-    if scheme not in ("", "file"):
-        return SourceFile(text, text, _size_of_url(text), remote=True)
-    path = Path(unquote(urlsplit(text).path)) if scheme else Path(text).expanduser()
     try:
+        scheme = urlsplit(text).scheme if "://" in text else ""
+        if scheme not in ("", "file"):
+            return SourceFile(text, text, _size_of_url(text), remote=True)
+        path = Path(unquote(urlsplit(text).path)) if scheme else Path(text).expanduser()
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
             raise InputError(f"{text} is a directory; name the files in it", source=text)
@@ -55,6 +55,8 @@ def find_file(name: str | os.PathLike[str]) -> SourceFile:
             path.open("rb").close()
     except OSError as error:
         raise unreadable(text, error) from error
+    except (ValueError, RuntimeError) as error:  # a null byte, half of an address, the home of nobody
+        raise InputError(f"{text!r} names no file: {error}", source=text) from error
     shown = STDIN if text == STDIN_PATH else text
     return SourceFile(shown, str(path), found.st_size if stat.S_ISREG(found.st_mode) else None)
 

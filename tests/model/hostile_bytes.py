@@ -8,18 +8,19 @@ from typing import Any
 
 import msgspec
 
-TRIES = int(os.environ.get("OMNIRAY_TRIES", 1_500))
+TRIES = 1_500
 
 
-def seeds() -> range:
-    """One seed for each try; `OMNIRAY_SEED` replays one of them."""
+def seeds(tries: int = TRIES) -> range:
+    """One seed for each try; `OMNIRAY_SEED` replays one of them, `OMNIRAY_TRIES` makes so many."""
     if seed := os.environ.get("OMNIRAY_SEED"):
         return range(int(seed), int(seed) + 1)
-    return range(TRIES)
+    return range(int(os.environ.get("OMNIRAY_TRIES", tries)))
 
 
-def changed(data: bytes, dice: random.Random) -> bytes:
-    return dice.choice([_changed_inside, _changed_bytes])(data, dice)
+def changed(data: bytes, dice: random.Random, form: Any = msgspec.msgpack) -> bytes:
+    """The message changed somewhere; `form` is the module that reads and writes its encoding."""
+    return _changed_bytes(data, dice) if dice.random() < 0.5 else _changed_inside(data, dice, form)
 
 
 def _some_value(dice: random.Random) -> Any:
@@ -27,9 +28,9 @@ def _some_value(dice: random.Random) -> Any:
     return dice.choice([None, True, -1, 2**63 - 1, -(2**63), 1.5, b"", b"\xff" * 9, [], {}, [[[[]]]], *texts])
 
 
-def _changed_inside(data: bytes, dice: random.Random) -> bytes:
+def _changed_inside(data: bytes, dice: random.Random, form: Any) -> bytes:
     """A message of the right encoding, with another value somewhere."""
-    message = msgspec.msgpack.decode(data)
+    message = form.decode(data)
     at: Any = message
     while True:
         places = list(at) if isinstance(at, dict) else list(range(len(at)))
@@ -41,7 +42,8 @@ def _changed_inside(data: bytes, dice: random.Random) -> bytes:
             continue
         at[place] = _changed_bytes(at[place], dice) if isinstance(at[place], bytes) else _some_value(dice)
         break
-    return msgspec.msgpack.encode(message)
+    encoded: bytes = form.encode(message)
+    return encoded
 
 
 def _changed_bytes(data: bytes, dice: random.Random) -> bytes:

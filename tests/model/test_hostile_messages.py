@@ -14,10 +14,16 @@ import pytest
 from omniray.coordinator.door.requests import decode_request, encode_request
 from omniray.coordinator.rounds.conflicts import judge_round
 from omniray.engine.base.errors import OmnirayError
+from omniray.engine.judge.resolution import Affected, Resolution, TableWrite
+from omniray.engine.rows.mode import Mode
 from omniray.engine.schema.parser import parse_schema
-from omniray.engine.writes.write_requests import LoadRequest, MutationRequest, Request
+from omniray.engine.tables.fragment_text import read_fragment
+from omniray.engine.tables.storage import NOTHING_REPLACED, StagedRows
+from omniray.engine.writes.write_requests import Header, LoadRequest, MutationRequest, PreparedRequest, Request
 from tests.coordination import Held, Sender
+from tests.graphs import PERSON
 from tests.model.hostile_bytes import changed, seeds
+from tests.staged_fragments import FRAGMENT, fragment_json
 
 SCHEMA = parse_schema(
     """
@@ -37,12 +43,21 @@ def _messages() -> list[bytes]:
     people = [{"type": "Person", "data": {"name": f"p{n}", "age": n, "tags": ["a"], "mood": "good"}} for n in range(5)]
     notes = [{"type": "Note", "data": {"text": "x", "place": [1.0, 2.0]}} for _ in range(3)]
     edges = [{"edge": "Knows", "from": "p0", "to": "p1", "data": {"since": "2020-01-01"}}]
+    load = SENDER.load_request(people)
     insert = "query q($n: String, $a: I32) { insert Person { name: $n, age: $a } }"
     return [
         encode_request(SENDER.load_request([*people, *notes, *edges], mode="merge")),
-        encode_request(SENDER.load_request(people)),
+        encode_request(load),
         encode_request(SENDER.mutation(insert, {"n": "x", "a": 3})),
+        encode_request(_prepared(load.tables[PERSON], load.header)),
+        encode_request(_prepared(StagedRows((read_fragment(fragment_json(FRAGMENT)),), 2, 7), load.header)),
     ]
+
+
+def _prepared(rows: pa.Table | StagedRows, header: Header) -> PreparedRequest:
+    """A load that its client has judged, on the version that `Held` has."""
+    write = TableWrite(Mode.APPEND, rows, NOTHING_REPLACED)
+    return PreparedRequest(header, Resolution({PERSON: write}, Affected(5)), {PERSON: 7})
 
 
 def _taken(data: bytes) -> Request | None:
@@ -60,7 +75,7 @@ def test_whatever_arrives_is_a_write_or_is_refused_and_the_others_go_on() -> Non
             request = _taken(changed(dice.choice(messages), dice))
             if request is not None and request.header.schema_hash == SENDER.schema_hash:
                 taken += 1
-                assert isinstance(request, LoadRequest | MutationRequest)
+                assert isinstance(request, LoadRequest | MutationRequest | PreparedRequest)
                 honest = SENDER.load_request(HONEST, mode="merge")
                 judged = judge_round([request, honest], Held(SCHEMA), SCHEMA)
                 assert honest.header.commit_id in {one.header.commit_id for one, _ in judged.accepted}

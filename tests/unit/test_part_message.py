@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
@@ -128,7 +129,10 @@ def test_a_worker_stages_no_file_that_its_client_has_not_shown_to_be_able_to_rea
     with new_graph(disk) as graph:
         where = (graph.uri, None, graph.graph_id, graph.line)
         terms = _file_terms(disk, '{"name": "ann"}')
-        for other in (replace(terms, proof="0" * 64), replace(terms, source=f"{disk.uri}/nothing.jsonl")):
+        os.mkfifo(f"{disk.uri}/pipe")  # to wait for it would take a worker for ever
+        strange = [f"{disk.uri}/nothing.jsonl", f"{disk.uri}/pipe", "a\0b", "~nobody-of-that-name/x", "http://[x"]
+        others = [replace(terms, source=source) for source in strange]
+        for other in (replace(terms, proof="0" * 64), replace(terms, proof="é"), *others):
             refused = decode_part(staging._stage(where, other), graph.schema)
             assert isinstance(refused, NotFound)
             assert refused.facts["source"] == other.source, "so that the client stages it itself"
