@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
-from omniray.engine.base.errors import InputError, NotFound
+from omniray.engine.base.errors import BranchGone, Conflict, NotFound
 from omniray.engine.base.principal import Author
-from omniray.engine.base.ulids import checked_commit_id, is_ulid
+from omniray.engine.base.ulids import checked_commit_id
 from omniray.engine.branches.branches import BranchChange, Branches
 from omniray.engine.branches.merge import Merger, foretell, merge_of
-from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms, refuse_undeletable
 from omniray.engine.branches.revert import revert_of
 from omniray.engine.branches.states import States
 from omniray.engine.commit.phase_d import Finaliser
@@ -100,13 +101,13 @@ class BranchVerbs(GraphReader):
 
         Raises `MergeConflicts` if both sides changed the same things differently, and nothing is written then;
         `on_conflict` may settle values with `ours` (the target's) or `theirs`. A `preview` writes nothing, and returns
-        the conflicts. `txn_id` makes it safe to repeat, as in `load`. `delete_source` deletes the branch afterwards.
+        the conflicts. `txn_id` makes it safe to repeat, as in `load`. `delete_source` deletes the branch afterwards,
+        unless somebody has written to it since: then the result says that it was kept (`source_kept`).
         """
         terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
-        if delete_source and is_ulid(source.upper()):
-            raise InputError(f"delete_source deletes a branch, and {source} is a commit: name the branch")
-        on = self._on(into)
-        with closing(States(on._branch)) as states:
+        if delete_source:
+            refuse_undeletable(source)
+        with self._using(into) as on, closing(States(on._branch)) as states:
             if preview:
                 operation = merge_of(on._branch.branch, states.named(source))
                 return foretell(on._branch, on._branch.newest(), operation, terms)
@@ -116,11 +117,22 @@ class BranchVerbs(GraphReader):
             except NotFound:  # it may have been deleted after the first try
                 if txn_id is None or (first := merger.first_outcome(txn_id)) is None:
                     raise
-                return first
-            result = merger.merge(named, terms)
-        if delete_source:
-            self.delete_branch(source, actor=actor, tenant=tenant, message=message)
-        return result
+                result = first
+            else:
+                result = merger.merge(named, terms)
+        return self._without_source(result, terms) if delete_source else result
+
+    def _without_source(self, merged: MergeResult, terms: MergeTerms) -> MergeResult:
+        """Delete the branch that was merged, if it may be deleted; the merge stands in any case."""
+        line, head = merged.source_line, merged.source_commit
+        try:
+            with self._branches() as branches:
+                branches.delete_merged(line, head, author=terms.author, message=terms.message)
+        except BranchGone:  # it was deleted already
+            return merged
+        except Conflict as kept:
+            return replace(merged, source_kept=str(kept))
+        return merged
 
     def revert(
         self,
@@ -139,8 +151,7 @@ class BranchVerbs(GraphReader):
         A commit that landed in a group is reverted with its group (`source_group` of the result).
         """
         terms = MergeTerms.checked(Author(actor, tenant), message, txn_id, on_conflict)
-        on = self._on(branch)
-        with closing(States(on._branch)) as states:
+        with self._using(branch) as on, closing(States(on._branch)) as states:
             head = on._branch.newest()
             operation = revert_of(states, head, checked_commit_id(commit_id), on.branch)
             if preview:
@@ -156,9 +167,11 @@ class BranchVerbs(GraphReader):
     def _branches(self) -> Iterator[Branches]:
         """What changes the branches, while this process's writes to main wait: it moves the end of main's line."""
         self._refuse_unwritable()
-        main = self._on(MAIN)
-        with main._writer.held():
-            yield main._branches_of_main()
+        try:
+            with self._using(MAIN) as main, main._writer.held():
+                yield main._branches_of_main()
+        finally:
+            self._others.names.forget()
 
     def _branches_of_main(self) -> Branches:
         return Branches(self._branch, self._tip, self._finaliser.notice, owner=self._owner)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from os import PathLike
@@ -13,17 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from omniray.engine.base.errors import InputError, OmnirayError
+from omniray.engine.base.errors import BranchGone, InputError, OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.branch_verbs import BranchVerbs
 from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.commit.phase_d import Finaliser
-from omniray.engine.history.open_branch import OpenBranch, open_branch
+from omniray.engine.history.open_branch import OpenBranch, open_branch, open_line
 from omniray.engine.judge.keylog import ROOMY, KeyMemory
 from omniray.engine.judge.resolution import Outcome, WriteResult
 from omniray.engine.line.branch_id import MAIN
-from omniray.engine.line.commit_object import EMBEDDED
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject
 from omniray.engine.line.owner import release, take_over
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.maintenance.sweep import OLDER_THAN_S, Sweeper, SweepReport
@@ -171,13 +172,13 @@ class Graph(BranchVerbs):
         write safe to repeat, from anywhere and at any time: the first outcome is returned and nothing applied twice.
         """
         self._refuse_unwritable()
-        on = self._on(branch)
         options = LoadOptions.checked(mode, on_error, rejects)
-        submitted_at = None if txn_id is None else on._branch.newest()
         terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id, message)
-        intent = on._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
-        with intent:
-            return intent.finished(on._writer.commit(intent, submitted_at))
+        with self._using(branch) as on:
+            submitted_at = None if txn_id is None else on._branch.newest()
+            intent = on._stager.prepare_load(source, options, terms, type=type, format=format, progress=progress)
+            with intent:
+                return intent.finished(on._writer.commit(intent, submitted_at))
 
     def begin_load(
         self,
@@ -195,8 +196,7 @@ class Graph(BranchVerbs):
     def commit_load(self, intent: LoadIntent, *, branch: str | None = None) -> WriteResult:
         """Judge and commit a load that has all its parts, on the branch that it was begun for and no other."""
         self._refuse_unwritable()
-        with intent:
-            on = self._on(branch)
+        with intent, self._using(branch) as on:
             intent.refuse_other(on.line)
             submitted_at = on._branch.newest() if intent.resubmittable else None
             return intent.finished(on._writer.commit(intent, submitted_at))
@@ -219,16 +219,16 @@ class Graph(BranchVerbs):
         `txn_id`: a ULID that makes the write safe to repeat, as in `load`.
         """
         self._refuse_unwritable()
-        on = self._on(branch)
-        submitted_at = None if txn_id is None else on._branch.newest()
         terms = WriteTerms(Author(actor, tenant), expected_versions or {}, txn_id, message)
-        intent = MutationIntent.of(text, params or {}, on.schema, terms, name=name, now=datetime.now(UTC))
-        return on._writer.commit(intent, submitted_at)
+        with self._using(branch) as on:
+            submitted_at = None if txn_id is None else on._branch.newest()
+            intent = MutationIntent.of(text, params or {}, on.schema, terms, name=name, now=datetime.now(UTC))
+            return on._writer.commit(intent, submitted_at)
 
     def flush(self) -> None:
         """Wait until Phase D of this handle's writes is finished: then plain Lance readers see them too."""
         self._refuse_fork()
-        handles: tuple[Graph, ...] = (self, *self._others.values())
+        handles: Iterator[Graph] = itertools.chain((self,), self._others.each())
         for one in handles:
             if not (one._read_only or one._is_branch_gone):
                 one._finaliser.flush()
@@ -237,8 +237,7 @@ class Graph(BranchVerbs):
         """Flush and release all resources; safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
-        for other in tuple(self._others.values()):
-            other._end()
+        self._others.close()
         self._release()  # if this fails, close() may be called again: a live owner excludes all other writers
         self._closed = True
         self._let_go()
@@ -259,13 +258,10 @@ class Graph(BranchVerbs):
             if not self._borrows_store:
                 self._branch.store.close()
 
-    def _opened(self, branch: str) -> Graph:
-        opened = open_branch(self._branch.store, branch, read_only=self._read_only)
-        opened.cache.look_beside(lambda: (self._branch.cache, *(one._branch.cache for one in self._open_others())))
+    def _opened(self, line: str, main: CommitObject) -> Graph:
+        opened = open_line(self._branch.store, line, main=main, read_only=self._read_only)
+        opened.cache.look_beside(lambda: (self._branch.cache, *(one._branch.cache for one in self._others.open)))
         return Graph(opened, read_only=self._read_only, grace_s=self._grace_s, borrows_store=True)
-
-    def _open_others(self) -> tuple[Graph, ...]:
-        return tuple(self._others.values())
 
     def _end(self) -> None:
         """Close a handle of another branch; of one that was deleted nothing is to be finished."""
@@ -290,12 +286,19 @@ class Graph(BranchVerbs):
         self._refuse_unwritable()
         report = self._writer.recover(take_over=take_over)
         if self._branch.branch.is_main:
-            for name in left_on_branches(self._branch, take_over=take_over):
-                known, on = self._others.get(name), self._on(name)
-                if on is not known:  # opening it has recovered some already
-                    report += on.recovered
-                report += on._writer.recover(take_over=take_over)
+            for line in left_on_branches(self._branch, take_over=take_over):
+                report += self._recovered_on(line, take_over=take_over)
         return report
+
+    def _recovered_on(self, line: str, *, take_over: bool) -> RecoveryReport:
+        """Recover another branch; one that was deleted meanwhile is recovered with main."""
+        was_open = self._others.is_open(line)
+        try:
+            with self._others.used(line) as on:
+                before = RecoveryReport() if was_open else on.recovered  # opening it has recovered some already
+                return before + on._writer.recover(take_over=take_over)
+        except BranchGone:
+            return RecoveryReport()
 
     def repair(
         self, *, adopt: bool = False, discard: bool = False, tables: Sequence[str] | None = None, actor: str = ""
@@ -307,7 +310,8 @@ class Graph(BranchVerbs):
         """
         self._refuse_unwritable()
         if not self._branch.branch.is_main:  # versions of other branches have no final names that could be taken
-            return self._on(MAIN).repair(adopt=adopt, discard=discard, tables=tables, actor=actor)
+            with self._using(MAIN) as main:
+                return main.repair(adopt=adopt, discard=discard, tables=tables, actor=actor)
         tip = self._branch.tip.another()
         repair = Repair(self._branch, tip, self._finaliser, self._writer.attempts, owner=self._owner)
         carry_out = partial(repair.carried_out, tables, adopt=adopt, discard=discard, actor=actor)
@@ -323,7 +327,8 @@ class Graph(BranchVerbs):
         """Delete files that nothing refers to and that are older than `older_than_s`; files of running loads stay."""
         self._refuse_unwritable()
         if not self._branch.branch.is_main:  # a sweep is one for all branches
-            return self._on(MAIN).sweep(older_than_s=older_than_s, dry_run=dry_run)
+            with self._using(MAIN) as main:
+                return main.sweep(older_than_s=older_than_s, dry_run=dry_run)
         if older_than_s < 0:
             raise InputError(f"files older than {older_than_s} s: give 0 or more")
         if not dry_run:
@@ -341,8 +346,10 @@ class Graph(BranchVerbs):
         """
         if self._read_only:
             return super().outcome(txn_id, branch=branch)
-        if (on := self._on(branch)) is not self:
-            return on.outcome(txn_id)
+        with self._using(branch) as on:
+            return on._outcome(txn_id)
+
+    def _outcome(self, txn_id: str) -> Outcome:
         txn_id = checked_txn_id(txn_id)
         found = self._branch.lineage.commit(txn_id)  # reads the newest object too, which names the line's owner
         if found is None:

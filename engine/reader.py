@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Self
 
 from omniray.engine.base.errors import InputError, OutcomeUnknown
 from omniray.engine.base.ulids import checked_txn_id
+from omniray.engine.branch_handles import BranchHandles
 from omniray.engine.branches.diff import GraphDiff
 from omniray.engine.branches.listing import BranchInfo, list_branches
 from omniray.engine.branches.states import States
+from omniray.engine.history.branch_names import BranchNames
 from omniray.engine.history.lineage_entry import LineageEntry
-from omniray.engine.history.open_branch import OpenBranch, open_branch
+from omniray.engine.history.open_branch import OpenBranch, open_line
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.branch_id import MAIN
-from omniray.engine.line.commit_object import EMBEDDED, Recovery
+from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Recovery
 from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.owner import is_owner_known_dead
 from omniray.engine.reading.snapshot import Snapshot
@@ -27,10 +29,9 @@ from omniray.engine.schema.types import Schema
 class GraphReader:
     """Reads one branch of a graph as of any commit. Threads may share it; each process opens its own."""
 
-    def __init__(self, branch: OpenBranch) -> None:
+    def __init__(self: Self, branch: OpenBranch) -> None:
         self._branch, self._pid = branch, os.getpid()
-        self._others: dict[str, Self] = {}  # by the name of their branch when they were opened
-        self._opening = threading.Lock()
+        self._others = self._no_others()
 
     @property
     def uri(self) -> str:
@@ -143,21 +144,30 @@ class GraphReader:
         return owner != EMBEDDED and not is_owner_known_dead(owner)
 
     def _on(self, branch: str | None) -> Self:
-        """This graph on a branch: this handle, or one that is opened by the name and kept while the branch lives."""
-        self._refuse_fork()
-        if branch is None or branch == self._branch.branch.name:
-            return self
-        with self._opening:
-            other = self._others.get(branch)
-            if other is None or other._is_branch_gone:
-                if other is not None:
-                    other._end()
-                other = self._others[branch] = self._opened(branch)
-            return other
+        """This graph on a branch: this handle, or one that is kept while the branch lives; for a verb that reads."""
+        with self._using(branch) as on:
+            return on
 
-    def _opened(self, branch: str) -> Self:
+    @contextlib.contextmanager
+    def _using(self, branch: str | None) -> Iterator[Self]:
+        """The same for a verb that writes: the handle is not closed within this block."""
+        self._refuse_fork()
+        line = self.line if branch is None else self._others.line_of(branch)
+        if line == self.line:
+            yield self
+        else:
+            with self._others.used(line) as other:
+                yield other
+
+    def _no_others(self) -> BranchHandles[Self]:
+        branch = self._branch
+        main = branch.tip if branch.branch.is_main else None
+        names = BranchNames(branch.store, branch.graph_id, branch.branch, main)
+        return BranchHandles(names, self._opened, is_gone=lambda one: one._is_branch_gone, ends=lambda one: one._end())
+
+    def _opened(self, line: str, main: CommitObject) -> Self:
         """A handle like this one for another branch; the store is this one's."""
-        return type(self)(open_branch(self._branch.store, branch, read_only=True))
+        return type(self)(open_line(self._branch.store, line, main=main, read_only=True))
 
     def _end(self) -> None:
         """Release what a handle of another branch holds."""

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, StorageError, Withdrawn
+from omniray.engine.base.errors import Conflict, ExpectedVersionMismatch, InputError, NotFound, StorageError
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.commit.attempt import Attempt, Attempts, commit_of, commit_time_us
 from omniray.engine.commit.first_outcome import first_outcome
@@ -26,6 +26,7 @@ from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.commit.staging import Base, TableStager, Taken, drifted
 from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Intent, Resolution, WriteResult, refuse_swept
 from omniray.engine.line.commit_object import EMBEDDED, CommitObject, Fate, Remark, explain_version, may_answer
@@ -136,7 +137,8 @@ class Writer:
             try:
                 if (known := self._known(intent, base)) is not None:
                     return known
-                self._refuse_withdrawn(intent, submitted_at, base)
+                if intent.resubmittable:
+                    refuse_withdrawn(intent.commit_id, self._lineage, submitted_at, base)
                 refuse_stranger(self._owner, base)
                 _check_versions({**first_read, **intent.expected_versions}, base)
                 if judged is None or judged.is_stale(base):
@@ -175,16 +177,6 @@ class Writer:
             return None
         found = self._lineage.find(intent.commit_id, base)
         return None if found is None else first_outcome(*found, intent.payload_hash)
-
-    def _refuse_withdrawn(self, intent: Intent, submitted_at: CommitObject, base: CommitObject) -> None:
-        if intent.resubmittable and any(
-            intent.commit_id in obj.withdrawn for obj in self._lineage.since(submitted_at, base)
-        ):
-            raise Withdrawn(
-                f"write {intent.commit_id} was withdrawn: outcome() reported it as not committed. Nothing was written; "
-                "submit it again",
-                txn_id=intent.commit_id,
-            )
 
     def _attempt(
         self, intent: Intent, base: CommitObject, resolution: Resolution, *, look: bool

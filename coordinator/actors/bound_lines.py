@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from omniray.engine.history.branch_head import binding_of
+from omniray.engine.history.branch_head import find_binding
 from omniray.engine.line.commit_object import CommitObject
 
 Told = Callable[[BaseException | None], None]
@@ -44,7 +44,7 @@ class BoundLines:
 
 def _error(line: str, read: Future[CommitObject]) -> BaseException | None:
     try:
-        binding_of(read.result(), line)
+        find_binding(read.result(), line)
     except BaseException as error:
         return error
     return None

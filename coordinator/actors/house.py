@@ -321,10 +321,11 @@ def _create(terms: CreateTerms, branches: Branches) -> BranchChange:
 
 
 def _delete(terms: DeleteTerms, branches: Branches) -> BranchChange:
-    return branches.delete(
-        terms.name, force=terms.force, author=Author(terms.actor, terms.tenant), message=terms.message,
-        txn_id=terms.txn_id,
-    )  # fmt: skip
+    author = Author(terms.actor, terms.tenant)
+    if terms.line:
+        line, head = terms.line, terms.only_at
+        return branches.delete_merged(line, head, author=author, message=terms.message, txn_id=terms.txn_id)
+    return branches.delete(terms.name, force=terms.force, author=author, message=terms.message, txn_id=terms.txn_id)
 
 
 def _rename(terms: RenameTerms, branches: Branches) -> BranchChange:

@@ -299,7 +299,7 @@ def _show(out: Output, result: MergeResult, *, preview: bool) -> None:
         what = {"fast_forward": "fast-forwarded", "merged": "merged", "reverted": "reverted"}[result.outcome]
         end = "would change, nothing was written" if preview else f"changed, commit {result.commit_id}"
         text = f"{'would be ' if preview else ''}{what}{_with_group(result.source_group)}: {amount} {end}"
-    out.line(text, document)
+    out.line(f"{text}; {result.source_kept}" if result.source_kept else text, document)
 
 
 def _show_conflicts(out: Output, document: dict[str, Any]) -> None:

@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 
 from omniray.coordinator.client.delivery import beginning, checked_timeout
 from omniray.coordinator.client.link import Link
-from omniray.coordinator.client.on_branch import OnBranch
+from omniray.coordinator.client.on_branch import OnBranch, OnBranches
 from omniray.coordinator.client.waits import carried_out
 from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call, CreateTerms, DeleteTerms, MergeCall, RenameTerms, RevertCall
-from omniray.engine.base.errors import InputError
+from omniray.engine.base.errors import BranchGone, Conflict
 from omniray.engine.base.principal import Author, checked_message
-from omniray.engine.base.ulids import checked_commit_id, checked_txn_id, is_ulid, new_ulid
+from omniray.engine.base.ulids import checked_commit_id, checked_txn_id, new_ulid
 from omniray.engine.branches.branches import BranchChange
 from omniray.engine.branches.diff import GraphDiff
 from omniray.engine.branches.listing import BranchInfo
 from omniray.engine.branches.merge import merge_of
-from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.merge_result import MergeResult, MergeTerms, refuse_undeletable
 from omniray.engine.branches.revert import revert_of
 from omniray.engine.line.branch_id import MAIN
 from omniray.engine.reader import GraphReader
@@ -35,6 +35,7 @@ class BranchVerbs(ABC):
 
     _graph: GraphReader
     _link: Link
+    _handles: OnBranches
     _timeout_s: float
 
     @abstractmethod
@@ -119,16 +120,26 @@ class BranchVerbs(ABC):
         author = self.written_by(actor, tenant)
         terms = MergeTerms.checked(author, message, _checked(txn_id), on_conflict)
         timeout_s = checked_timeout(timeout_s)
-        if delete_source and is_ulid(source.upper()):
-            raise InputError(f"delete_source deletes a branch, and {source} is a commit: name the branch")
+        if delete_source:
+            refuse_undeletable(source)
         with self._on(into) as on:
             if preview:
                 return on.foretold(lambda states, _: merge_of(on.branch.branch, states.named(source)), terms)
             call = MergeCall(source=source, **_asked(terms), began=_begun(on.link, timeout_s))
             done: MergeResult = on.link.call(calls.MERGE, timeout_s, call)
-        if delete_source:
-            self.delete_branch(source, actor=actor, tenant=tenant, message=message)
-        return _ours(done, txn_id)
+        return _ours(self._without_source(source, done, terms) if delete_source else done, txn_id)
+
+    def _without_source(self, source: str, merged: MergeResult, terms: MergeTerms) -> MergeResult:
+        """Delete the branch that was merged, if it may be deleted, as `Graph.merge` does."""
+        said = self._said(source, terms.author.actor, terms.author.tenant, terms.message, None)
+        asked = DeleteTerms(**said, line=merged.source_line, only_at=merged.source_commit)
+        try:
+            self._changed(calls.BRANCH_DELETE, asked, None)
+        except BranchGone:  # it was deleted already
+            return merged
+        except Conflict as kept:
+            return replace(merged, source_kept=str(kept))
+        return merged
 
     def revert(
         self,
@@ -165,7 +176,10 @@ class BranchVerbs(ABC):
         return {**said, "txn_id": _checked(txn_id), "began": _begun(self._link, self._timeout_s)}
 
     def _changed(self, call: Call, terms: Any, txn_id: str | None) -> BranchChange:
-        done: BranchChange = self._link.call(call, self._timeout_s, terms)
+        try:
+            done: BranchChange = self._link.call(call, self._timeout_s, terms)
+        finally:
+            self._handles.forget_names()
         return _ours(done, txn_id)
 
 

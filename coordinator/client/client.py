@@ -24,7 +24,7 @@ from omniray.coordinator.client.branch_verbs import BranchVerbs
 from omniray.coordinator.client.delivery import checked_timeout
 from omniray.coordinator.client.large_load import large_files, stage_by_workers
 from omniray.coordinator.client.link import Link
-from omniray.coordinator.client.on_branch import BranchHandles, OnBranch
+from omniray.coordinator.client.on_branch import OnBranch, OnBranches
 from omniray.coordinator.client.prepared_load import sending_prepared
 from omniray.coordinator.client.starting import Terms
 from omniray.coordinator.client.under_way import UnderWay
@@ -109,7 +109,7 @@ class Client(BranchVerbs):
             self._store.close()
             raise
         main = OnBranch.of(branch, self._link, timeout_s)
-        self._graph, self._handles = main.graph, BranchHandles(self._store, main, timeout_s)
+        self._graph, self._handles = main.graph, OnBranches(self._store, main, timeout_s)
         self._under_way = UnderWay()
         self._closed, self._pid = False, os.getpid()
 

@@ -1,32 +1,30 @@
-"""A client's handles of the branches that it works on: each is found by its name once, and kept by its line's ULID.
+"""A client's handles of the branches that it works on: each is kept by its line's ULID, and found by a name.
 
 So a handle never comes to mean another branch that has got the name meanwhile. One whose branch was deleted is dropped,
-and so is the one that was used longest ago where there are too many; the next call by that name looks for the branch
-that has it then.
+and the next call by that name looks for the branch that has it then.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from omniray.coordinator.client.delivery import Delivery
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.wire import Known, Wire
 from omniray.engine.base.errors import BranchGone
+from omniray.engine.branch_handles import BranchHandles
 from omniray.engine.branches.merge import Operation, foretell
 from omniray.engine.branches.merge_result import MergeResult, MergeTerms
 from omniray.engine.branches.states import States
-from omniray.engine.history.open_branch import OpenBranch, open_branch
+from omniray.engine.history.branch_names import BranchNames
+from omniray.engine.history.open_branch import OpenBranch, open_line
 from omniray.engine.line.branch_id import MAIN
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.load_stager import LoadStager
 from omniray.engine.reader import GraphReader
 from omniray.engine.store.object_store import ObjectStore
-
-HANDLES_MAX = 256
 
 
 class LineLink(Link):
@@ -80,55 +78,35 @@ class OnBranch:
             return foretell(self.branch, head, operation(states, head), terms)
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A handle, once it is open; the lock is of those who need it and nobody else."""
-
-    opening: threading.Lock = field(default_factory=threading.Lock)
-    handle: OnBranch | None = None
-
-
-class BranchHandles:
-    """The handles of one client, by the names that it used lately. Threads may share it."""
+class OnBranches:
+    """The handles of one client. Threads may share it."""
 
     def __init__(self, store: ObjectStore, main: OnBranch, timeout_s: float) -> None:
         self._store, self._main, self._timeout_s = store, main, timeout_s
-        self._others: dict[str, _Kept] = {}  # the one used last is the last
-        self._lock = threading.Lock()
+        names = BranchNames(store, main.branch.graph_id, main.branch.branch, main.branch.tip)
+        self._others: BranchHandles[OnBranch] = BranchHandles(
+            names, self._opened, is_gone=lambda one: one.branch.tip.newest.closed, ends=lambda one: None
+        )
 
     @contextlib.contextmanager
     def on(self, name: str | None) -> Iterator[OnBranch]:
         """The handle of a branch, main if none is named; dropped if the branch turns out to be deleted."""
-        handle = self._main if name in (None, MAIN) else self._found(str(name))
-        try:
-            yield handle
-        except BranchGone as gone:
-            if gone.facts.get("line") == handle.graph.line:
-                self._drop(handle)
-            raise
+        if name in (None, MAIN):
+            yield self._main
+            return
+        line = self._others.line_of(str(name))
+        with self._others.used(line) as handle:
+            try:
+                yield handle
+            except BranchGone as gone:
+                if gone.facts.get("line") == line:
+                    self._others.drop(line)
+                raise
 
-    def _found(self, name: str) -> OnBranch:
-        with self._lock:
-            kept = self._others[name] = self._others.pop(name) if name in self._others else _Kept()
-            while len(self._others) > HANDLES_MAX:
-                del self._others[next(iter(self._others))]
-        with kept.opening:
-            if kept.handle is None:
-                try:
-                    kept.handle = self._opened(name)
-                except BaseException:
-                    self._forget(kept)
-                    raise
-            return kept.handle
+    def forget_names(self) -> None:
+        """Look for every name anew: which branches there are has changed."""
+        self._others.names.forget()
 
-    def _opened(self, name: str) -> OnBranch:
-        branch = open_branch(self._store, name)
+    def _opened(self, line: str, main: CommitObject) -> OnBranch:
+        branch = open_line(self._store, line, main=main)
         return OnBranch.of(branch, LineLink(self._main.link, branch), self._timeout_s)
-
-    def _drop(self, gone: OnBranch) -> None:
-        with self._lock:
-            self._others = {name: kept for name, kept in self._others.items() if kept.handle is not gone}
-
-    def _forget(self, unopened: _Kept) -> None:
-        with self._lock:
-            self._others = {name: kept for name, kept in self._others.items() if kept is not unopened}

@@ -81,7 +81,11 @@ class CreateTerms(_BranchTerms, frozen=True, kw_only=True):
 
 
 class DeleteTerms(_BranchTerms, frozen=True, kw_only=True):
+    """With `line`, the branch of that id, whatever its name is, and only if `only_at` is still its head."""
+
     force: bool = False
+    line: str = ""
+    only_at: str = ""
 
 
 class RenameTerms(_BranchTerms, frozen=True, kw_only=True):

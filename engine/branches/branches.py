@@ -8,13 +8,13 @@ branch's own line follows from the binding. No table is touched, however many th
     3. an object closes that line: nothing can follow it. This is the deletion, and it is acknowledged now
     4. an object of main's line frees the name
 
-Whoever finds a deletion that is not finished finishes it. Each verb is applied once for its `txn_id`, which is the id
-of its commit in main's line; that of a creation is the branch's own id, too.
+Whoever finds a deletion that is not finished finishes it. A branch that is deleted after a merge of it is closed only
+if nobody has written to it since; else the last object takes the mark back instead. Each verb is applied once for its
+`txn_id`, which is the id of its commit in main's line; that of a creation is the branch's own id, too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -37,10 +37,11 @@ from omniray.engine.branches.distance import Vector
 from omniray.engine.branches.names import checked_name
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.ancestry import lineage_of
-from omniray.engine.history.branch_head import bound, find_branch, newest_of
-from omniray.engine.history.lineage import Lineage
+from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of, unknown_branch
+from omniray.engine.history.lineage import Lineage, moment
 from omniray.engine.history.lineage_entry import LineageEntry, us_of
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import (
@@ -134,7 +135,10 @@ class Branches:
         if landed is None or landed.ulid != write.commit_id:  # it was created before, and may have been deleted since
             return BranchChange(name, write.commit_id, write.commit_id, repeated=True)
         reach(Point.BRANCH_AFTER_BIND)
-        CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        try:
+            CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+        except StorageError as error:  # the branch is there, and whoever opens it begins its line
+            log.warning("event=not_begun branch=%s error=%s", name, error)
         group = started[0].group if started and landed.parent_seq == started[0].seq else ()
         return BranchChange(name, landed.ulid, write.commit_id, landed.head, group if len(group) > 1 else ())
 
@@ -143,10 +147,50 @@ class Branches:
     ) -> BranchChange:
         """Delete a branch; one with branches of its own only with `force`, which deletes those, too."""
         write = _write(DELETE, author, message, txn_id, name, "force" if force else "")
-        marked: list[str] = []
+
+        def named(newest: CommitObject) -> str:
+            if name not in newest.bindings:  # one that is being deleted is found: its deletion is finished
+                raise unknown_branch(newest, name)
+            return name
+
+        return self._deleted(name, write, named, force=force)
+
+    def delete_merged(
+        self, line: str, head: str, *, author: Author, message: str = "", txn_id: str | None = None
+    ) -> BranchChange:
+        """Delete a branch that was merged when `head` was its head, whatever its name is by now.
+
+        Raises `Conflict`, and keeps the branch, if it was written to since, or if branches began on it.
+        """
+        write = _write(DELETE, author, message, txn_id, line, head)
+
+        def named(newest: CommitObject) -> str:
+            return find_binding(newest, line)[0]
+
+        main = self._tip.refresh()
+        if self._first(write, main) is None:
+            name, binding = find_binding(main, line)
+            _refuse_moved(newest_of(CommitLog(self._store, BranchId(name, line)), binding, read_only=True), name, head)
+        done = self._deleted(line, write, named, only_at=head)
+        left = CommitLog(self._store, BranchId(done.name, line)).newest()
+        if left is not None and not left.closed:
+            _refuse_moved(left, done.name, head)
+        return done
+
+    def _deleted(
+        self,
+        what: str,
+        write: SystemWrite,
+        named: Callable[[CommitObject], str],
+        *,
+        force: bool = False,
+        only_at: str = "",
+    ) -> BranchChange:
+        """Mark the branch that is `named` by main's newest object, and finish its deletion."""
+        marked: list[tuple[str, str]] = []
 
         def mark(newest: CommitObject) -> Mapping[str, Binding]:
-            bound(newest, name)
+            name = named(newest)
             below = list(_below(newest, name))
             if below and not force:
                 raise Conflict(
@@ -155,14 +199,19 @@ class Branches:
                     branch=name, children=below,
                 )  # fmt: skip
             doomed = {name, *below}
-            marked[:] = [newest.bindings[name].ulid]
-            return {key: replace(b, deleting=True) if key in doomed else b for key, b in newest.bindings.items()}
+            marked[:] = [(name, newest.bindings[name].ulid)]
+            return {
+                key: replace(one, deleting=True, only_at=only_at) if key in doomed else one
+                for key, one in newest.bindings.items()
+            }
 
-        done = self._rebound(name, write, mark)
+        done = self._rebound(what, write, mark)
         reach(Point.BRANCH_AFTER_MARK)
         self.finish()
-        is_new = isinstance(done, CommitObject)
-        return BranchChange(name, marked[0] if is_new else "", write.commit_id, repeated=not is_new)
+        if not isinstance(done, CommitObject):
+            return BranchChange(what, "", write.commit_id, repeated=True)
+        name, ulid = marked[0]
+        return BranchChange(name, ulid, write.commit_id)
 
     def rename(
         self, name: str, new_name: str, *, author: Author, message: str = "", txn_id: str | None = None
@@ -183,18 +232,23 @@ class Branches:
     def finish(self) -> None:
         """Finish every deletion that was begun: close the lines, then free the names.
 
-        A line that is closed is deleted; that its name could not be freed is made good by whoever needs it next.
+        A line that is closed is deleted; that its name could not be freed is made good by whoever needs it next. A line
+        that may not be closed, since it has moved on, is unmarked.
         """
-        closed = {
-            self._close(name, binding) for name, binding in self._tip.refresh().bindings.items() if binding.deleting
-        }
-        if not closed:
+        marked = {name: one for name, one in self._tip.refresh().bindings.items() if one.deleting}
+        closed = {one.ulid for name, one in marked.items() if self._close(name, one)}
+        kept = {(one.ulid, one.only_at) for one in marked.values() if one.ulid not in closed}
+        if not marked:
             return
 
         def free(newest: CommitObject) -> CommitObject | None:
             refuse_stranger(self._owner, newest)
-            left = {name: binding for name, binding in newest.bindings.items() if binding.ulid not in closed}
-            if len(left) == len(newest.bindings):
+            left = {
+                name: replace(one, deleting=False, only_at="") if (one.ulid, one.only_at) in kept else one
+                for name, one in newest.bindings.items()
+                if one.ulid not in closed
+            }
+            if left == newest.bindings:
                 return None
             return replace(follow_with(newest, Remark(new_ulid())), bindings=left)
 
@@ -207,16 +261,24 @@ class Branches:
             if freed is not None:
                 self._noticed(freed)
 
-    def _close(self, name: str, binding: Binding) -> str:
-        """Close a branch's line, and begin it first if nobody has; returns its id."""
+    def _close(self, name: str, binding: Binding) -> bool:
+        """Close a branch's line, and begin it first if nobody has; False if it was written to and is to be kept then.
+
+        The closing object follows the one that was looked at, so no commit comes in between.
+        """
         line = CommitLog(self._store, BranchId(name, binding.ulid))
         newest = newest_of(line, binding, read_only=False)
         tip = Tip(
             line, newest, is_folded=lambda obj: False, refuse_gone=lambda: refuse_gone(self._store, self._main.graph_id)
         )
-        with contextlib.suppress(BranchGone):  # it is closed
-            tip.extend(lambda newest: close(newest, op_id=new_ulid()))
-        return binding.ulid
+
+        def closing(newest: CommitObject) -> CommitObject | None:
+            return None if binding.only_at not in ("", newest.head) else close(newest, op_id=new_ulid())
+
+        try:
+            return tip.extend(closing) is not None
+        except BranchGone:  # it is closed
+            return True
 
     def _rebound(
         self,
@@ -231,12 +293,15 @@ class Branches:
         `wants` is a name that no other branch may have.
         """
         repeats: list[LineageEntry] = []
+        began = self._tip.refresh() if write.payload_hash else self._tip.newest
 
         def extended(newest: CommitObject) -> CommitObject | None:
             refuse_stranger(self._owner, newest)
             if (first := self._first(write, newest)) is not None:
                 repeats.append(first)
                 return None
+            if write.payload_hash:
+                refuse_withdrawn(write.commit_id, self._main.lineage, began, newest)
             if wants is not None:
                 self._refuse_taken(wants, newest)
             bindings = build(newest)
@@ -269,7 +334,12 @@ class Branches:
             except (InputError, Conflict, _Deleting):  # maybe on an object that is not the newest
                 looking.result()
                 return self._tip.extend(build)
-            looking.result()
+            try:
+                looking.result()
+            except StorageError as error:
+                if landed is None:
+                    raise
+                log.warning("event=identity_not_seen seq=%d error=%s", landed.seq, error)
             return landed
 
     def _refuse_taken(self, name: str, newest: CommitObject) -> None:
@@ -302,7 +372,7 @@ class Branches:
             return _Start.at
         newest = self._tip.refresh()
         if from_ in newest.bindings:
-            start = _Start.at(find_branch(self._store, from_).newest)
+            start = _Start.at(find_line(self._store, bound(newest, from_).ulid, main=newest).newest)
         else:
             start = self._past(from_, newest)
         return lambda _: start
@@ -310,7 +380,10 @@ class Branches:
     def _past(self, when: str, newest: CommitObject) -> _Start:
         """A commit of any branch, by its id, or the newest one of main at a time."""
         if not is_ulid(when.upper()):
-            return _at_entry(self._main.lineage, self._main.ancestry.at(when).entry, newest)
+            found = self._main.lineage.at(moment(when), newest)
+            if found is None:
+                raise NotFound(f"no commit at or before {when} in the history of {MAIN}", wanted=when)
+            return _at_entry(self._main.lineage, found.entry, newest)
         for line, head in self._lines(newest):
             lineage = lineage_of(self._store, line, head)
             if (landed := lineage.find(when.upper(), head)) is not None:
@@ -356,6 +429,15 @@ def _below(newest: CommitObject, name: str) -> Iterator[str]:
         if binding.parent == ulid and not binding.deleting:
             yield other
             yield from _below(newest, other)
+
+
+def _refuse_moved(newest: CommitObject, name: str, head: str) -> None:
+    """Refuse to delete a branch that has commits beyond the one that was merged."""
+    if newest.head != head:
+        raise Conflict(
+            f"branch {name!r} was written to since {head}, which was merged, and is kept: merge it again, or delete it",
+            branch=name, merged=head, head=newest.head,
+        )  # fmt: skip
 
 
 def _refuse_orphan(newest: CommitObject, parent: str) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import Conflict, InputError, PayloadMismatch, StorageError, Withdrawn
+from omniray.engine.base.errors import Conflict, InputError, PayloadMismatch, StorageError
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.branches.bases import Place, Vector, includes
 from omniray.engine.branches.merge_lease import MergeLease
@@ -31,6 +31,7 @@ from omniray.engine.commit.staging import Base, Taken, drifted
 from omniray.engine.history.lineage import LandedCommit
 from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.judge.pinned_state import moved
 from omniray.engine.judge.resolution import TableWrite, refuse_swept
 from omniray.engine.line.branch_id import BranchId
@@ -84,7 +85,8 @@ class Operation:
 
     def result(self, outcome: MergeOutcome, verdict: Verdict | None = None) -> MergeResult:
         """A result without a commit."""
-        result = MergeResult(outcome, None, self.named.commit_id, self.named.group)
+        line = self.named.place.line
+        result = MergeResult(outcome, None, self.named.commit_id, self.named.group, source_line=line)
         if verdict is None:
             return result
         nodes, edges = verdict.affected.nodes, verdict.affected.edges
@@ -181,7 +183,8 @@ class Merger:
             head = refuse_closed(self._tip.refresh())
             if (known := self._known(operation, work.terms, work.write, head)) is not None:
                 return known
-            self._refuse_withdrawn(work, head)
+            if work.terms.txn_id is not None:
+                refuse_withdrawn(work.write.commit_id, self._branch.lineage, work.submitted_at, head)
             refuse_stranger(self._owner, head)
             if operation.is_included(head):
                 return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
@@ -251,8 +254,7 @@ class Merger:
         found = self._branch.lineage.commit(checked_txn_id(txn_id))
         if found is None or found.entry.kind != KIND:
             return None
-        source = found.entry.merged[0].commit_id if found.entry.merged else ""
-        return _repeated(MergeResult(MergeOutcome.MERGED, None, source), found)
+        return _repeated(MergeResult(MergeOutcome.MERGED, None, ""), found)
 
     def _known(
         self, operation: Operation, terms: MergeTerms, write: SystemWrite, head: CommitObject
@@ -275,16 +277,6 @@ class Merger:
         """The hash that the first try had, if it was the same: its branch stood where the commit says."""
         seq = entry.merged[0].seq if entry.merged else operation.named.place.seq
         return operation.payload_hash(self._branch.branch.ulid, terms, seq)
-
-    def _refuse_withdrawn(self, work: _Work, head: CommitObject) -> None:
-        if work.terms.txn_id is not None and any(
-            work.write.commit_id in obj.withdrawn for obj in self._branch.lineage.since(work.submitted_at, head)
-        ):
-            raise Withdrawn(
-                f"write {work.write.commit_id} was withdrawn: outcome() reported it as not committed. Nothing was "
-                "written; submit it again",
-                txn_id=work.write.commit_id,
-            )
 
 
 class _Work:
@@ -354,8 +346,11 @@ def _result(operation: Operation, verdict: Verdict, landed: CommitObject) -> Mer
 
 
 def _repeated(result: MergeResult, found: LandedCommit) -> MergeResult:
-    """The result of the first try, by the commit that it left."""
+    """The result of the first try, by the commit that it left: the source may have gone on since."""
     entry = found.entry
+    source = entry.merged[0] if entry.merged else None
+    if source is not None and source.commit_id != result.source_commit:
+        result = replace(result, source_commit=source.commit_id, source_line=source.line, source_group=())
     outcome = MergeOutcome(entry.outcome) if entry.outcome in tuple(MergeOutcome) else MergeOutcome.MERGED
     return replace(
         result,

@@ -9,8 +9,10 @@ from typing import Any
 
 from omniray.engine.base.errors import InputError, MergeConflicts
 from omniray.engine.base.principal import Author, checked_message
+from omniray.engine.base.ulids import is_ulid
 from omniray.engine.branches.conflicts import Conflicts, MergeConflict, OnConflict
 from omniray.engine.branches.merge_plan import TableSummary
+from omniray.engine.line.branch_id import MAIN
 
 
 class MergeOutcome(StrEnum):
@@ -53,7 +55,7 @@ class MergeResult:
 
     `source_commit` is the commit that was merged, or the one that was reverted, and `source_group` all commits that
     landed with it: they are merged or reverted together. `repeated` says that the id had been committed before: nothing
-    was applied now.
+    was applied now. `source_kept` says why a source that was to be deleted is still there.
     """
 
     outcome: MergeOutcome
@@ -67,6 +69,8 @@ class MergeResult:
     versions: Mapping[str, int] = field(default_factory=dict)
     tables: tuple[TableSummary, ...] = ()
     repeated: bool = False
+    source_line: str = ""  # the id of the branch that the commit is of
+    source_kept: str = ""
 
     def with_conflicts(self, found: Conflicts) -> MergeResult:
         """The result of a merge that wrote nothing because of these."""
@@ -102,7 +106,15 @@ class MergeResult:
             "versions": dict(self.versions),
             "tables": tables,
             "repeated": self.repeated,
+            "source_kept": self.source_kept,
         }
+
+
+def refuse_undeletable(source: str) -> None:
+    """Refuse to merge a source that could not be deleted afterwards, as its caller wants it to be."""
+    if source == MAIN or is_ulid(source.upper()):
+        what = "is every graph's main branch" if source == MAIN else "is a commit"
+        raise InputError(f"delete_source deletes a branch, and {source} {what}: name another branch")
 
 
 def conflicts_error(result: MergeResult, what: str) -> MergeConflicts:
@@ -110,8 +122,9 @@ def conflicts_error(result: MergeResult, what: str) -> MergeConflicts:
     first = "; ".join(str(one) for one in result.conflicts[:3])
     more = f" and {result.conflict_count - 3} more" if result.conflict_count > 3 else ""
     count = f"{result.conflict_count} conflict" + ("s" if result.conflict_count != 1 else "")
+    unsaid = ("repeated", "versions", "source_kept")
     return MergeConflicts(
         f"{what}: {count}, and nothing was written: {first}{more}. Change one of the branches, or give on_conflict "
         "'ours' or 'theirs' for values that differ",
-        **{name: value for name, value in result.as_json().items() if name not in ("repeated", "versions")},
+        **{name: value for name, value in result.as_json().items() if name not in unsaid},
     )  # fmt: skip

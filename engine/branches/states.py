@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omniray.engine.base.errors import InvariantViolation, NotFound
 from omniray.engine.base.ulids import is_ulid
@@ -88,7 +88,7 @@ class States:
 
     def at(self, place: Place, commit_id: str = "") -> LineState:
         """The state of a number of a line; `commit_id` is the commit that it was named by."""
-        line = self._line(place.line)
+        line = self._line(place.line, place.seq)
         pins = line.lineage.pins_at(place.seq, line.newest)
         group = line.lineage.committed_at(place.seq, line.newest) if commit_id else ()
         return LineState(
@@ -100,7 +100,7 @@ class States:
         """What a number of a line includes."""
         with self._lock:
             if place not in self._vectors:
-                line = self._line(place.line)
+                line = self._line(place.line, place.seq)
                 self._vectors[place] = line.lineage.contains_at(place.seq, line.newest)
             return self._vectors[place]
 
@@ -115,10 +115,13 @@ class States:
         storage = self._line(state.place.line).storage
         return storage.open(self._branch.schema.by_table_key[table_key], pin, is_final=state.is_final(pin))
 
-    def _line(self, line: str) -> _Line:
+    def _line(self, line: str, seq: int = 0) -> _Line:
+        """A line, as of an object that is not below a number: another line's state may include more than was known."""
         with self._lock:
-            if line not in self._lines:
-                self._lines[line] = self._opened(line)
+            known = self._lines.get(line)
+            if known is None or known.newest.seq < seq:
+                opened = self._opened(line)
+                self._lines[line] = opened if known is None else replace(opened, storage=known.storage)
             return self._lines[line]
 
     def _opened(self, line: str) -> _Line:

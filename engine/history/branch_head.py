@@ -56,20 +56,20 @@ def find_line(
 
     `main` is the newest object of main's line, for a caller that has just read it.
     """
-    if main is None:
-        found = find_branch(store)
+    if main is None or main.line == line:
+        found = find_branch(store, read_only=read_only)
         if found.branch.ulid == line:
             return found
         main = found.newest
-    name, binding = binding_of(main, line)
+    name, binding = find_binding(main, line)
     log = CommitLog(store, BranchId(name, line))
     read_at = suspension_aware_clock()
     head = refuse_closed(newest_of(log, binding, read_only=read_only))
     return BranchHead(main.line, log.branch, log, head, read_at)
 
 
-def binding_of(main: CommitObject, line: str) -> tuple[str, Binding]:
-    """The name and the binding of a line, by the newest object of main's; raises `BranchGone` if no branch has it."""
+def find_binding(main: CommitObject, line: str) -> tuple[str, Binding]:
+    """The branch whose line has this ULID, with its name, by the newest object of main's line."""
     for name, binding in main.bindings.items():
         if binding.ulid == line and not binding.deleting:
             return name, binding

@@ -173,11 +173,13 @@ class Lineage:
 
     def committed_at(self, seq: int, newest: CommitObject) -> tuple[str, ...]:
         """The ids of the commits of one object of the line, which landed together."""
+        _refuse_above(seq, newest)
         step = next(self.steps(seq - 1, newest), None)
         return () if step is None or step.seq != seq else step.commit_ids  # else the object changed no table
 
     def contains_at(self, seq: int, newest: CommitObject) -> dict[str, int]:
         """What a number of the line at or below `newest` includes, by line, pruned objects included."""
+        _refuse_above(seq, newest)
         unfolded, folded_through = self._read(newest)
         found = next((obj.contains for obj in unfolded if obj.seq == seq), None)
         if found is None:
@@ -197,6 +199,7 @@ class Lineage:
 
     def pins_at(self, seq: int, newest: CommitObject) -> dict[str, Pin]:
         """The version of every table as of a number of the line at or below `newest`."""
+        _refuse_above(seq, newest)
         unfolded, folded_through = self._read(newest)
         found = next((obj for obj in unfolded if obj.seq == seq), None)
         return self._manifest.pins_at(min(seq, folded_through)) if found is None else dict(found.pins)
@@ -218,6 +221,9 @@ class Lineage:
             if fits(entry):
                 return PointInTime(entry, dict(obj.pins))
         found = folded()
+        if found is not None and found.seq > newest.seq:  # folded since: what fits is this object's head, if any
+            found = self._manifest.commit(newest.head)
+            found = found if found is not None and fits(found) else None
         return None if found is None else PointInTime(found, self._manifest.pins_at(found.seq))
 
     def _read(self, newest: CommitObject) -> tuple[tuple[CommitObject, ...], int]:
@@ -233,6 +239,15 @@ class Lineage:
         raise InvariantViolation(
             "the line does not reach down to what __manifest has folded; restore the missing objects from a backup"
         )
+
+
+def _refuse_above(seq: int, newest: CommitObject) -> None:
+    """Refuse a number that the reader's object says nothing about: an older state would be taken for its own."""
+    if seq > newest.seq:
+        raise InvariantViolation(
+            f"a bug in omniray: number {seq} of the line {newest.line} is asked for as of {newest.seq}; try again",
+            line=newest.line, seq=seq, newest=newest.seq,
+        )  # fmt: skip
 
 
 def _commits(chain: tuple[CommitObject, ...], folded_through: int) -> Iterator[tuple[LineageEntry, CommitObject]]:

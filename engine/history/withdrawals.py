@@ -6,10 +6,22 @@ knew when it began. A try that began at or after the record is a new one, which 
 
 from __future__ import annotations
 
+from omniray.engine.base.errors import Withdrawn
+from omniray.engine.history.lineage import Lineage
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 
 LOOK_BACK_MAX = 10_000  # objects; a caller's number is renewed whenever it has paused
+
+
+def refuse_withdrawn(commit_id: str, lineage: Lineage, began: CommitObject, newest: CommitObject) -> None:
+    """Raise if a write was reported as not committed since its try began: the try may not land any more."""
+    if any(commit_id in obj.withdrawn for obj in lineage.since(began, newest)):
+        raise Withdrawn(
+            f"write {commit_id} was withdrawn: outcome() reported it as not committed. Nothing was written; submit it "
+            "again",
+            txn_id=commit_id,
+        )
 
 
 class Withdrawals:

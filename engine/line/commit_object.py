@@ -125,7 +125,8 @@ class SchemaRef:
 class Binding:
     """A branch as main's line knows it, by its name: which line it is, and where it left its parent.
 
-    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is closed next.
+    `deleting` is set first when the branch is deleted: the name is still taken then, and its line is closed next. With
+    `only_at`, a commit, that is done only if the line still ends with it; else the mark is taken back.
     """
 
     ulid: StoredName
@@ -141,6 +142,7 @@ class Binding:
     actor: str = ""
     at_us: int = 0  # when it was created
     deleting: bool = False
+    only_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

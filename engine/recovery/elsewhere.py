@@ -12,7 +12,10 @@ from omniray.engine.line.commit_object import EMBEDDED
 
 
 def left_on_branches(main: OpenBranch, *, take_over: bool) -> Iterator[str]:
-    """The branches that have sidecars; with `take_over` also those whose lines a coordinator owns."""
+    """The lines of branches that have sidecars; with `take_over` also those that a coordinator owns.
+
+    Their names may be others by the time that somebody works on them.
+    """
     bindings = main.newest().bindings
     named = {sidecar.line for sidecar in main.sidecars.read_all(main.sidecars.listed())} if bindings else set()
     for name, binding in bindings.items():
@@ -21,4 +24,4 @@ def left_on_branches(main: OpenBranch, *, take_over: bool) -> Iterator[str]:
         line = CommitLog(main.store, BranchId(name, binding.ulid))
         is_owned = take_over and newest_of(line, binding, read_only=True).owner != EMBEDDED
         if is_owned or binding.ulid in named:
-            yield name
+            yield binding.ulid

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import omniray
-from omniray.coordinator.client import on_branch, prepared_load
+from omniray.coordinator.client import prepared_load
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.client.link import Link
 from omniray.coordinator.client.waits import Waits
@@ -28,7 +28,6 @@ from omniray.engine.base.errors import (
     Withdrawn,
 )
 from omniray.engine.base.ulids import new_ulid
-from omniray.engine.history.open_branch import OpenBranch, open_branch
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, ObjectStore
@@ -75,7 +74,7 @@ def test_a_write_that_has_landed_is_told_so_although_its_branch_is_deleted_befor
     finally:
         slow.gate.opened.set()
     assert people(client) == ["ann", "bob", "cid"]
-    with pytest.raises(BranchGone):
+    with pytest.raises(NotFound):
         add(client, "dan", A)
 
 
@@ -282,42 +281,3 @@ def test_a_branch_that_could_not_be_let_go_serves_again_whatever_the_failure_was
     assert people(client, A) == ["ann", "bob", "cid"]
     let_idle_go(coordinator)
     assert hosted(coordinator) == []
-
-
-# Handles of a client
-
-
-def test_a_client_keeps_so_many_handles_and_finds_a_branch_again_whose_handle_it_has_dropped(
-    client: omniray.Client, coordinator: Housed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(on_branch, "HANDLES_MAX", 1)
-    for _ in range(2):
-        for name in (A, B):
-            people(client, name)
-    assert list(client._handles._others) == [B]
-    add(client, "bob", A)
-    assert people(client, A) == ["ann", "bob"]
-
-
-def test_a_branch_that_a_client_opens_slowly_keeps_no_other_from_being_opened(
-    client: omniray.Client, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
-
-    def open_slowly(store: ObjectStore, name: str) -> OpenBranch:
-        if name == A:
-            gate.wait()
-        return open_branch(store, name)
-
-    monkeypatch.setattr(on_branch, "open_branch", open_slowly)
-    slow = [pool.submit(people, client, A) for _ in range(2)]
-    assert gate.reached.wait(TIMEOUT_S)
-    assert people(client, B) == ["ann"]
-    gate.opened.set()
-    assert [one.result(TIMEOUT_S) for one in slow] == [["ann"]] * 2
-
-
-def test_names_that_no_branch_has_take_no_handle_s_place(client: omniray.Client) -> None:
-    with pytest.raises(NotFound):
-        people(client, "nobody")
-    assert client._handles._others == {}

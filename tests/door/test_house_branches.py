@@ -115,10 +115,10 @@ def test_a_name_is_resolved_once_and_the_handle_stays_with_its_branch(
     store: ObjectStore, coordinator: Housed, client: omniray.Client
 ) -> None:
     add(client, "bob", A)
-    client.rename_branch(A, "old")
-    client.create_branch(A)
-    add(client, "cid", A)
     with connect_to_serving(store.uri, None) as other:
+        other.rename_branch(A, "old")
+        other.create_branch(A)
+        add(client, "cid", A)
         assert (people(other, "old"), people(other, A)) == (["ann", "bob", "cid"], ["ann"])
 
 
@@ -618,6 +618,17 @@ def test_a_merge_into_a_branch_is_carried_out_by_that_branch_s_publisher(
     assert [one.name for one in client.branches()] == ["main", A]
 
 
+def test_a_source_that_was_written_to_while_it_was_merged_is_kept(client: omniray.Client) -> None:
+    add(client, "bob", A)
+    with armed({Point.MERGE_AFTER_LEASE: Action(lambda: add(client, "late", A), nth=1)}):
+        merged = client.merge(A, delete_source=True)
+    assert (merged.outcome, people(client)) == ("fast_forward", ["ann", "bob"])
+    assert "was written to since" in merged.source_kept
+    assert people(client, A) == ["ann", "bob", "late"]
+    assert client.merge(A, delete_source=True).source_kept == ""
+    assert [one.name for one in client.branches()] == ["main", B]
+
+
 def test_conflicts_of_a_merge_come_back_as_they_are_and_nothing_is_written(
     store: ObjectStore, coordinator: Housed, client: omniray.Client
 ) -> None:
@@ -674,3 +685,14 @@ def test_a_sweep_puts_its_barrier_through_the_branches_publishers(
         assert newest_on(store, name).swept_before_us == swept.swept_before_us > 0
     assert not is_embedded(store, A)[0]
     add(client, "cid", A)
+
+
+def test_a_name_leads_a_client_to_the_branch_that_has_it_after_its_own_verbs(client: omniray.Client) -> None:
+    add(client, "bob", A)
+    client.rename_branch(A, "kept")
+    client.create_branch(A)
+    assert (people(client, A), people(client, "kept")) == (["ann"], ["ann", "bob"])
+    add(client, "cid", A)
+    client.delete_branch(A)
+    client.create_branch(A)
+    assert people(client, A) == ["ann"]

@@ -93,7 +93,7 @@ class World:
 
     def _bury(self) -> None:
         """End the threads of a process that died."""
-        for one in (*self.graph._others.values(), self.graph):
+        for one in (*self.graph._others.open, self.graph):
             with contextlib.suppress(Crashed, OmnirayError):
                 one.close()
 
@@ -103,7 +103,7 @@ class World:
     def see_through(self) -> None:
         """Finish Phase D on every open branch, deletes and all."""
         self.graph.flush()
-        for one in (self.graph, *self.graph._others.values()):
+        for one in (self.graph, *self.graph._others.open):
             if not one._is_branch_gone:
                 one._finaliser.tidy()
 

@@ -158,7 +158,15 @@ def _parents(module: str) -> set[str]:
 
 def test_every_module_of_the_engine_is_in_a_package() -> None:
     top = sorted(path.name for path in (REPOSITORY / "engine").glob("*.py"))
-    assert top == ["__init__.py", "branch_verbs.py", "graph.py", "load_stager.py", "reader.py", "writer.py"]
+    assert top == [
+        "__init__.py",
+        "branch_handles.py",
+        "branch_verbs.py",
+        "graph.py",
+        "load_stager.py",
+        "reader.py",
+        "writer.py",
+    ]
     assert [path.name for path in (REPOSITORY / "coordinator").glob("*.py")] == ["__init__.py"]
     folders = {path.parent.name for layer in ("engine", "coordinator") for path in (REPOSITORY / layer).glob("*/*.py")}
     assert folders == {*ENGINE, *COORDINATOR}
