@@ -1,8 +1,8 @@
 """The handles of other branches that one handle of a graph has opened, each kept by the id of its line.
 
 A branch is opened by the first who asks for it; those who ask for it meanwhile wait, and those who ask for another one
-do not. A handle that is not needed any more, since its branch is gone, is closed by the last who uses it: somebody's
-write may be under way on it.
+do not. Each has threads and caches of its own: beyond a number of them, those are closed that nobody has used for
+longest. A handle of a branch that is gone is closed by the last who uses it: somebody's write may be under way on it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ log = logging.getLogger("omniray")
 
 
 H = TypeVar("H")
+
+OPEN_MAX = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +72,12 @@ class BranchHandles(Generic[H]):
         kept = self._entered(line)
         try:
             with kept.opening:
+                is_new = kept.handle is None
                 if kept.handle is None:
                     kept.handle = self._opens(line, self.names.main())
                 handle = kept.handle
+            if is_new:
+                self._close_surplus()
             if self._is_closed:
                 raise _closed()
             yield handle
@@ -141,15 +146,28 @@ class BranchHandles(Generic[H]):
             kept = self._kept.get(line)
             gone = None
             if kept is not None and kept.handle is not None and self._is_gone(kept.handle):
-                gone, kept = self._kept.pop(line), None
+                gone, kept = kept, None
                 gone.is_retired = True
+            self._kept.pop(line, None)
             is_idle = gone is not None and not gone.users
             if kept is None:
-                kept = self._kept[line] = _Kept()
+                kept = _Kept()
+            self._kept[line] = kept  # as the one that was used last
             kept.users += 1
         if gone is not None and is_idle:
             self._end(line, gone)
         return kept
+
+    def _close_surplus(self) -> None:
+        """Close those that nobody uses, the least lately used first, while there are more than may be open."""
+        with self._lock:
+            idle = [(line, one) for line, one in self._kept.items() if not one.users and one.handle is not None]
+            surplus = idle[: max(len(self._kept) - OPEN_MAX, 0)]
+            for line, one in surplus:
+                del self._kept[line]
+                one.is_retired = True
+        for line, one in surplus:
+            self._end(line, one)
 
     def _left(self, line: str, kept: _Kept[H]) -> None:
         with self._lock:

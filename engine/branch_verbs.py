@@ -29,6 +29,7 @@ class BranchVerbs(GraphReader):
     _finaliser: Finaliser
     _tip: Tip
     _owner: str
+    _branches_of_main: Branches  # of a handle of main
 
     def _refuse_unwritable(self) -> None:
         raise NotImplementedError
@@ -169,9 +170,6 @@ class BranchVerbs(GraphReader):
         self._refuse_unwritable()
         try:
             with self._using(MAIN) as main, main._writer.held():
-                yield main._branches_of_main()
+                yield main._branches_of_main
         finally:
             self._others.names.forget()
-
-    def _branches_of_main(self) -> Branches:
-        return Branches(self._branch, self._tip, self._finaliser.notice, owner=self._owner)

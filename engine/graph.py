@@ -18,6 +18,7 @@ from omniray.engine.base.errors import BranchGone, InputError, OmnirayError
 from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.branch_verbs import BranchVerbs
+from omniray.engine.branches.branches import Branches
 from omniray.engine.commit.create_graph import create_graph
 from omniray.engine.commit.phase_d import Finaliser
 from omniray.engine.history.open_branch import OpenBranch, open_branch, open_line
@@ -114,6 +115,7 @@ class Graph(BranchVerbs):
         self._tip = branch.tip.another()
         self._writer = Writer(branch, self._tip, self._finaliser, self._recoverer, owner=owner)
         self._stager = LoadStager(branch)
+        self._branches_of_main = Branches(branch, self._tip, self._finaliser.notice, owner=owner)
         self._begin()
 
     def _begin(self) -> None:
@@ -124,7 +126,7 @@ class Graph(BranchVerbs):
             self._writer.inherit()
             self.recovered = self._recoverer.recover(self._tip)
             if self._tip.newest.owner == self._owner and any(b.deleting for b in self._tip.newest.bindings.values()):
-                self._branches_of_main().finish()
+                self._branches_of_main.finish()
         except BaseException:
             with contextlib.suppress(OmnirayError):
                 self._release()

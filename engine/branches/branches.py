@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -26,20 +26,19 @@ from omniray.engine.base.errors import (
     BranchGone,
     Conflict,
     InputError,
-    NotFound,
+    LineOwned,
     PayloadMismatch,
     StorageError,
 )
 from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author, checked_message
-from omniray.engine.base.ulids import checked_txn_id, is_ulid, new_ulid
-from omniray.engine.branches.distance import Vector
+from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.branches.names import checked_name
+from omniray.engine.branches.starts import Start, start_of_branch
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
-from omniray.engine.history.ancestry import lineage_of
-from omniray.engine.history.branch_head import bound, find_binding, find_line, newest_of, unknown_branch
-from omniray.engine.history.lineage import Lineage, moment
-from omniray.engine.history.lineage_entry import LineageEntry, us_of
+from omniray.engine.history.branch_head import bound, find_binding, newest_of, unknown_branch
+from omniray.engine.history.closing import close_line
+from omniray.engine.history.lineage_entry import LineageEntry
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.history.withdrawals import refuse_withdrawn
 from omniray.engine.line.branch_id import MAIN, BranchId
@@ -48,13 +47,11 @@ from omniray.engine.line.commit_object import (
     EMBEDDED,
     Binding,
     CommitObject,
-    Pin,
     Remark,
-    SchemaRef,
-    close,
     first_of,
     follow_with,
     rebind,
+    without_first,
 )
 from omniray.engine.line.graph_identity import refuse_gone
 from omniray.engine.line.line_end import Tip
@@ -64,6 +61,7 @@ log = logging.getLogger("omniray")
 
 CREATE, DELETE, RENAME = "BranchCreate", "BranchDelete", "BranchRename"
 _NAME_TRIES_MAX = 8
+_LOOKED_AT_MAX = 8  # bindings in one verb: usually the branch that was created last is the only one
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +80,6 @@ class BranchChange:
     repeated: bool = False  # it had been done before, under the same id
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """The state that a branch begins with."""
-
-    line: str
-    seq: int
-    pins: Mapping[str, Pin]
-    schema: SchemaRef
-    contains: Vector
-    head: str
-    head_at_us: int
-    group: tuple[str, ...]
-
-    @classmethod
-    def at(cls, obj: CommitObject) -> _Start:
-        group = tuple(commit.commit_id for commit in obj.commits)
-        return cls(obj.line, obj.seq, obj.pins, obj.schema, obj.contains, obj.head, obj.head_at_us, group)
-
-
 class Branches:
     """Changes which branches a graph has, on behalf of an owner of main's line; `noticed` is told what has landed."""
 
@@ -109,6 +88,7 @@ class Branches:
     ) -> None:
         self._main, self._tip, self._noticed, self._owner = main, tip, noticed, owner
         self._store = main.store
+        self._begun: set[str] = set()  # lines whose first objects are known to be there
 
     def create(
         self, name: str, from_: str | None = None, *, author: Author, message: str = "", txn_id: str | None = None
@@ -116,10 +96,12 @@ class Branches:
         """Create a branch of another one's head (main's if `from_` is None), or of a commit or time of the history."""
         checked_name(name)
         write = _write(CREATE, author, message, txn_id, name, from_ or MAIN)
-        start_of = self._start_of(from_)
-        started: list[_Start] = []
+        start_of = start_of_branch(self._main, self._tip, from_)
+        started: list[Start] = []
 
         def bind(newest: CommitObject) -> Mapping[str, Binding]:
+            if write.payload_hash:
+                self._refuse_line(write.commit_id)
             start = start_of(newest)
             started[:] = [start]
             if start.line != newest.line:
@@ -137,6 +119,7 @@ class Branches:
         reach(Point.BRANCH_AFTER_BIND)
         try:
             CommitLog(self._store, BranchId(name, landed.ulid)).begin(first_of(landed))
+            self._begun.add(landed.ulid)
         except StorageError as error:  # the branch is there, and whoever opens it begins its line
             log.warning("event=not_begun branch=%s error=%s", name, error)
         group = started[0].group if started and landed.parent_seq == started[0].seq else ()
@@ -191,7 +174,7 @@ class Branches:
 
         def mark(newest: CommitObject) -> Mapping[str, Binding]:
             name = named(newest)
-            below = list(_below(newest, name))
+            below = _below(newest, name)
             if below and not force:
                 raise Conflict(
                     f"branch {name!r} has branches of its own: {', '.join(below)}; delete those first, or give force "
@@ -236,7 +219,7 @@ class Branches:
         that may not be closed, since it has moved on, is unmarked.
         """
         marked = {name: one for name, one in self._tip.refresh().bindings.items() if one.deleting}
-        closed = {one.ulid for name, one in marked.items() if self._close(name, one)}
+        closed = {one.ulid for name, one in marked.items() if close_line(self._store, self._main.graph_id, name, one)}
         kept = {(one.ulid, one.only_at) for one in marked.values() if one.ulid not in closed}
         if not marked:
             return
@@ -250,35 +233,16 @@ class Branches:
             }
             if left == newest.bindings:
                 return None
-            return replace(follow_with(newest, Remark(new_ulid())), bindings=left)
+            return replace(follow_with(newest, Remark(new_ulid())), bindings=self._without_first(left))
 
         reach(Point.BRANCH_AFTER_CLOSE)
         try:
             freed = self._tip.extend(free)
-        except StorageError as error:
+        except (StorageError, LineOwned) as error:
             log.warning("event=name_not_freed error=%s", error)
         else:
             if freed is not None:
                 self._noticed(freed)
-
-    def _close(self, name: str, binding: Binding) -> bool:
-        """Close a branch's line, and begin it first if nobody has; False if it was written to and is to be kept then.
-
-        The closing object follows the one that was looked at, so no commit comes in between.
-        """
-        line = CommitLog(self._store, BranchId(name, binding.ulid))
-        newest = newest_of(line, binding, read_only=False)
-        tip = Tip(
-            line, newest, is_folded=lambda obj: False, refuse_gone=lambda: refuse_gone(self._store, self._main.graph_id)
-        )
-
-        def closing(newest: CommitObject) -> CommitObject | None:
-            return None if binding.only_at not in ("", newest.head) else close(newest, op_id=new_ulid())
-
-        try:
-            return tip.extend(closing) is not None
-        except BranchGone:  # it is closed
-            return True
 
     def _rebound(
         self,
@@ -304,7 +268,7 @@ class Branches:
                 refuse_withdrawn(write.commit_id, self._main.lineage, began, newest)
             if wants is not None:
                 self._refuse_taken(wants, newest)
-            bindings = build(newest)
+            bindings = self._without_first(build(newest))
             commit = commit_of(write, commit_time_us(newest), ())
             reach(Point.BRANCH_BEFORE_PUT)
             return rebind(newest, op_id=new_ulid(), bindings=bindings, commit=commit)
@@ -321,6 +285,24 @@ class Branches:
             log.info("event=branches kind=%s name=%s seq=%d", write.kind, name, landed.seq)
             return landed
         raise StorageError(f"the branch {wants!r} is being deleted; try again", branch=wants)
+
+    def _without_first(self, bindings: Mapping[str, Binding]) -> Mapping[str, Binding]:
+        """The bindings, without the first objects of those lines that have them.
+
+        The step that begins a line does not write to main's again: the next verb of branches leaves them out.
+        """
+        whole = [one for one in bindings.values() if not one.is_begun]
+        for one in [one for one in whole if one.ulid not in self._begun][:_LOOKED_AT_MAX]:
+            if self._is_begun(one):
+                self._begun.add(one.ulid)
+        return {name: without_first(one) if one.ulid in self._begun else one for name, one in bindings.items()}
+
+    def _is_begun(self, binding: Binding) -> bool:
+        try:
+            first = CommitLog(self._store, BranchId(binding.ulid, binding.ulid)).read(1)
+        except StorageError:  # then it is left to a later verb
+            return False
+        return first is not None and first.op_id == binding.ulid
 
     def _extend(self, build: Callable[[CommitObject], CommitObject | None]) -> CommitObject | None:
         """Extend main's line, in one step where nobody else has: the graph's identity is looked at beside the put.
@@ -350,56 +332,33 @@ class Branches:
                 f"there is a branch {name!r} already; nothing was written: choose another name", branch=name
             )
 
+    def _refuse_line(self, txn_id: str) -> None:
+        """Refuse an id as that of a new line if there is a line of this id: the branch would be bound to that one."""
+        if CommitLog(self._store, BranchId(txn_id, txn_id)).read(1) is not None:  # it is never pruned
+            raise InputError(
+                f"{txn_id} is the id of this graph or of one of its branches: give a txn_id of your own, made with "
+                "str(ulid.ULID())",
+                txn_id=txn_id,
+            )  # fmt: skip
+
     def _first(self, write: SystemWrite, newest: CommitObject) -> LineageEntry | None:
-        """The first time that a verb was carried out under the id of this one."""
+        """The first time that a verb was carried out under the id of this one.
+
+        One without a hash was carried out under an id that its caller did not choose, but was told when no clear answer
+        came: then its kind alone is compared, as with other writes.
+        """
         if not write.payload_hash:
             return None
         found = self._main.lineage.find(write.commit_id, newest)
         if found is None:
             return None
-        if found.entry.payload_hash != write.payload_hash:
+        first = found.entry
+        if first.payload_hash not in ("", write.payload_hash) or first.kind != write.kind:
             raise PayloadMismatch(
                 f"transaction {write.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=write.commit_id,
             )
         return found.entry
-
-    # Where a branch begins
-
-    def _start_of(self, from_: str | None) -> Callable[[CommitObject], _Start]:
-        """How to find the state that a branch begins with; main's head is that of the object that is followed."""
-        if from_ is None or from_ == MAIN:
-            return _Start.at
-        newest = self._tip.refresh()
-        if from_ in newest.bindings:
-            start = _Start.at(find_line(self._store, bound(newest, from_).ulid, main=newest).newest)
-        else:
-            start = self._past(from_, newest)
-        return lambda _: start
-
-    def _past(self, when: str, newest: CommitObject) -> _Start:
-        """A commit of any branch, by its id, or the newest one of main at a time."""
-        if not is_ulid(when.upper()):
-            found = self._main.lineage.at(moment(when), newest)
-            if found is None:
-                raise NotFound(f"no commit at or before {when} in the history of {MAIN}", wanted=when)
-            return _at_entry(self._main.lineage, found.entry, newest)
-        for line, head in self._lines(newest):
-            lineage = lineage_of(self._store, line, head)
-            if (landed := lineage.find(when.upper(), head)) is not None:
-                return _at_entry(lineage, landed.entry, head)
-        raise NotFound(
-            f"no branch and no commit {when!r}: the list of branches and 'omniray history' show what there is",
-            wanted=when,
-        )
-
-    def _lines(self, newest: CommitObject) -> Iterator[tuple[CommitLog, CommitObject]]:
-        """The lines of all branches with their newest objects, main's first."""
-        yield self._main.log, newest
-        for name, binding in newest.bindings.items():
-            if not binding.deleting:
-                line = CommitLog(self._store, BranchId(name, binding.ulid))
-                yield line, newest_of(line, binding, read_only=True)
 
 
 class _Deleting(Exception):
@@ -414,21 +373,16 @@ def _write(kind: str, author: Author, message: str, txn_id: str | None, *argumen
     return SystemWrite(checked_txn_id(txn_id), kind, author, digest, checked_message(message))
 
 
-def _at_entry(lineage: Lineage, entry: LineageEntry, newest: CommitObject) -> _Start:
-    """The state after the object that a commit landed in, with all commits of that."""
-    group = lineage.committed_at(entry.seq, newest)
-    pins, contains = lineage.pins_at(entry.seq, newest), lineage.contains_at(entry.seq, newest)
-    head = group[-1] if group else entry.commit_id
-    return _Start(newest.line, entry.seq, pins, newest.schema, contains, head, us_of(entry.at), group)
-
-
-def _below(newest: CommitObject, name: str) -> Iterator[str]:
+def _below(newest: CommitObject, name: str) -> list[str]:
     """The branches that began on a branch, and those that began on them."""
-    ulid = newest.bindings[name].ulid
-    for other, binding in newest.bindings.items():
-        if binding.parent == ulid and not binding.deleting:
-            yield other
-            yield from _below(newest, other)
+    lines, found = {newest.bindings[name].ulid}, [name]
+    for above in found:  # which grows
+        parent = newest.bindings[above].ulid
+        for other, binding in newest.bindings.items():
+            if binding.parent == parent and binding.ulid not in lines and not binding.deleting:
+                lines.add(binding.ulid)
+                found.append(other)
+    return found[1:]
 
 
 def _refuse_moved(newest: CommitObject, name: str, head: str) -> None:

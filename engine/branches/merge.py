@@ -266,7 +266,7 @@ class Merger:
         if found is None:
             return None
         entry = found.entry
-        if entry.payload_hash != self._hash_of_first(operation, terms, entry):
+        if entry.payload_hash not in ("", self._hash_of_first(operation, terms, entry)) or entry.kind != write.kind:
             raise PayloadMismatch(
                 f"transaction {entry.commit_id} was committed with other arguments; use a new id for another write",
                 txn_id=entry.commit_id,

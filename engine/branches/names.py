@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from omniray.engine.base.errors import InputError
+from omniray.engine.base.ulids import is_ulid
 from omniray.engine.line.branch_id import MAIN
 
 NAME_CHARS_MAX = 128
@@ -24,6 +25,8 @@ def _unfit(name: str) -> str | None:
         return "give letters, digits and . - _, in parts that are joined by /"
     if len(name) > NAME_CHARS_MAX:
         return f"it has {len(name)} characters, and at most {NAME_CHARS_MAX} are allowed"
+    if is_ulid(name.upper()):
+        return "it has the form of an id, and would be taken for that of a commit"
     if name == MAIN:
         return "every graph has its main branch"
     if ".." in name or any(part.endswith(".lock") for part in name.split("/")):

@@ -137,7 +137,7 @@ class States:
     def _unborn(self, line: str) -> CommitObject | None:
         """The first object of a line that is bound and that nobody has begun."""
         bindings = self.main_head().bindings.values()
-        return next((first_of(binding) for binding in bindings if binding.ulid == line), None)
+        return next((first_of(one) for one in bindings if one.ulid == line and not one.is_begun), None)
 
     def main_head(self) -> CommitObject:
         """The newest object of main's line, read now."""

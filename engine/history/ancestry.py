@@ -66,7 +66,7 @@ class Ancestry:
         log = self._log
         yield stretch
         while stretch.newest.parent:
-            child = log.read(_FIRST)
+            child = stretch.newest if stretch.newest.seq == _FIRST else log.read(_FIRST)  # it need not be there yet
             log = log_of(self._store, self._graph_id, stretch.newest.parent)
             newest = log.newest()
             if newest is None or child is None:

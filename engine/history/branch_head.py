@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omniray.engine.base.clock import suspension_aware_clock
-from omniray.engine.base.errors import BranchGone, GraphGone, NotFound
+from omniray.engine.base.errors import BranchGone, GraphGone, InvariantViolation, NotFound
 from omniray.engine.base.suggestions import did_you_mean
 from omniray.engine.line.branch_id import MAIN, BranchId
 from omniray.engine.line.commit_log import CommitLog
@@ -71,7 +71,7 @@ def find_line(
 def find_binding(main: CommitObject, line: str) -> tuple[str, Binding]:
     """The branch whose line has this ULID, with its name, by the newest object of main's line."""
     for name, binding in main.bindings.items():
-        if binding.ulid == line and not binding.deleting:
+        if binding.ulid == line and not binding.is_doomed:
             return name, binding
     shown = line[:_ID_SHOWN_CHARS]
     raise BranchGone(
@@ -83,6 +83,11 @@ def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObj
     """The newest object of a branch that is bound; puts its first one if there is none, unless `read_only`."""
     newest = log.newest()
     if newest is None:
+        if binding.is_begun:
+            raise InvariantViolation(
+                f"the line of branch {log.branch.name!r} is gone: {log.path(1)} was there; restore it from a backup",
+                line=binding.ulid,
+            )
         newest = first_of(binding)
         if not read_only:
             log.begin(newest)
@@ -92,7 +97,7 @@ def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObj
 def bound(main: CommitObject, name: str) -> Binding:
     """The binding of a name, by the newest object of main's line."""
     found = main.bindings.get(name)
-    if found is None or found.deleting:
+    if found is None or found.is_doomed:
         raise unknown_branch(main, name)
     return found
 

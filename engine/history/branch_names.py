@@ -79,7 +79,7 @@ def _is_current(known: _Resolved, name: str, main: CommitObject) -> bool:
     if main.seq <= known.seq:
         return True
     binding = main.bindings.get(name)
-    return binding is not None and not binding.deleting and binding.ulid == known.line
+    return binding is not None and not binding.is_doomed and binding.ulid == known.line
 
 
 def _never(obj: CommitObject) -> bool:

@@ -6,8 +6,8 @@ round at once, unless it is certain to be new: its client created it for this ve
 than the oldest remembered commit. Either condition would do if clients and clocks were always right. The time of a
 clock that is far ahead is later than any commit, remembered or not, and so says nothing: such an id is looked up.
 
-Commits that came with a merge are in the line as well and are not remembered: an id that is not certainly younger than
-the newest merge is looked up.
+Commits that came from other lines, with a merge or the begin, are in the line as well and are not remembered: an id
+that is not certainly younger than the newest merge, or than the begin, is looked up.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class RecentCommits:
         self._newest_last = deque(reversed(taken[:size]))
         self._ids = {one.commit_id for one in self._newest_last}
         self._forgotten_us = 0  # the latest time in an id that was forgotten
-        self._merged_us = 0  # the time of the newest merge
+        self._merged_us = 0  # the time of the newest merge, or of the commit that the line began with
         if len(newest.contains) > 1:
-            self._merged_us = max((at_us for seq, at_us in lineage.vectors(newest) if seq > 1), default=0)
+            self._merged_us = max((at_us for _, at_us in lineage.vectors(newest)), default=0)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:

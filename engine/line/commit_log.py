@@ -84,9 +84,20 @@ class CommitLog:
         return answer
 
     def begin(self, first: CommitObject) -> None:
-        """Put a branch's first object if it is not there; all processes put the same bytes, so any put will do."""
+        """Put a branch's first object if it is not there; all processes put the same bytes, so any put will do.
+
+        Raises if the line was begun as another one: then no branch may go on there.
+        """
         for _ in range(_BEGIN_TRIES_MAX):
-            if self.put(first) is not Answer.UNCLEAR or self.read(first.seq) is not None:
+            if self.put(first) is Answer.CREATED:
+                return
+            if (there := self.read(first.seq)) is not None:
+                if there.op_id != first.op_id:
+                    raise InvariantViolation(
+                        f"{self.path(first.seq)} is the first object of another line, begun by {there.op_id}: nothing "
+                        "was written to it; if it was copied there by hand, delete it",
+                        path=self.path(first.seq), op_id=there.op_id,
+                    )  # fmt: skip
                 return
         raise StorageError(f"no clear answer to putting {self.path(first.seq)}; try again", path=self.path(first.seq))
 

@@ -6,6 +6,7 @@ read the graph. This module holds the value and every decision about it, without
 
     follow          the object that a writer may put after S
     first_of        the first object of a branch, from its binding in main's line
+    without_first   the binding once that object is there
     change_owner    the object that takes the line over, hands it back, or fences everything under way
     follow_with     the object that records a remark without changing a table
     rebind          the object of main's line that changes which branches there are
@@ -121,12 +122,18 @@ class SchemaRef:
     version: int
 
 
+_NO_SCHEMA = SchemaRef("", "", 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """A branch as main's line knows it, by its name: which line it is, and where it left its parent.
 
     `deleting` is set first when the branch is deleted: the name is still taken then, and its line is closed next. With
     `only_at`, a commit, that is done only if the line still ends with it; else the mark is taken back.
+
+    Pins, schema and vector make the first object of the line. Once that is there (`is_begun`) they are left out, or
+    each object of main's line would repeat them for every branch.
     """
 
     ulid: StoredName
@@ -143,6 +150,12 @@ class Binding:
     at_us: int = 0  # when it was created
     deleting: bool = False
     only_at: str = ""
+    is_begun: bool = False
+
+    @property
+    def is_doomed(self) -> bool:
+        """Whether its line will be closed, whatever is written to it."""
+        return self.deleting and not self.only_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +223,7 @@ def before_first(line: str, schema: SchemaRef) -> CommitObject:
 
 def first_of(binding: Binding) -> CommitObject:
     """The first object of a branch, which follows from its binding alone: every process puts the same bytes."""
+    assert not binding.is_begun, "the line has its first object: nobody makes it again"
     return CommitObject(
         line=binding.ulid,
         seq=1,
@@ -226,6 +240,11 @@ def first_of(binding: Binding) -> CommitObject:
         parent=binding.parent,
         parent_seq=binding.parent_seq,
     )
+
+
+def without_first(binding: Binding) -> Binding:
+    """The binding of a line whose first object is there, without what that one says."""
+    return replace(binding, pins={}, schema=_NO_SCHEMA, contains={}, is_begun=True)
 
 
 def follow(

@@ -19,7 +19,6 @@ from omniray.coordinator.door import calls
 from omniray.coordinator.door.calls import Call, RepairTerms
 from omniray.coordinator.rounds.conflicts import WriteAnswer
 from omniray.engine.base.errors import (
-    BranchGone,
     Fenced,
     NotFound,
     OutcomeUnknown,

@@ -7,20 +7,34 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 import pytest
 
 import omniray
-from omniray.engine.base.errors import BranchGone, InputError, InvariantViolation, NotFound, StorageError, Withdrawn
+from omniray.engine import branch_handles
+from omniray.engine.base.errors import (
+    BranchGone,
+    InputError,
+    InvariantViolation,
+    NotFound,
+    PayloadMismatch,
+    StorageError,
+    Withdrawn,
+)
 from omniray.engine.base.failpoints import Action, FailpointHit, Point, armed
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.branches import branches
 from omniray.engine.branches.bases import Place
 from omniray.engine.branches.states import States
 from omniray.engine.history.ancestry import Ancestry
 from omniray.engine.history.lineage import Lineage
 from omniray.engine.history.open_branch import OpenBranch
+from omniray.engine.line.branch_id import BranchId
+from omniray.engine.line.commit_log import CommitLog
+from omniray.engine.line.owner import Incarnation, release, take_over
 from omniray.engine.recovery.elsewhere import left_on_branches
 from omniray.engine.store.open_store import open_store
 from tests.kit.faulty_store import ALWAYS, CallFault, Effect, FaultyStore
@@ -448,3 +462,175 @@ def test_a_deletion_drops_the_condition_under_which_another_one_was_begun(graph:
         add(writer, "late")
     graph.delete_branch("trial")
     assert [branch.name for branch in graph.branches()] == ["main"]
+
+
+def test_an_id_that_a_line_has_already_is_refused_as_that_of_a_new_branch(graph: omniray.Graph) -> None:
+    """The branch would be bound to main's own line, or to a deleted branch's: its writes would land there."""
+    gone = graph.create_branch("gone").branch_id
+    made = graph.create_branch("trial").branch_id
+    graph.delete_branch("gone")
+    with pytest.raises(InputError, match=f"{graph.graph_id} is the id of this graph"):
+        graph.create_branch("evil", txn_id=graph.graph_id)
+    for txn_id in (gone, made):
+        assert graph.create_branch("evil", txn_id=txn_id).repeated, "it was a creation, and is none now"
+    assert [branch.name for branch in graph.branches()] == ["main", "trial"]
+
+
+def test_a_line_that_was_begun_as_another_one_is_not_gone_on_with(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    branch = graph._on("trial")._branch
+    first = branch.log.read(1)
+    assert first is not None
+    branch.log.begin(first)
+    with pytest.raises(InvariantViolation, match="of another line, begun by"):
+        CommitLog(branch.store, branch.branch).begin(replace(first, op_id=new_ulid()))
+
+
+def test_bindings_that_refer_to_each_other_end(graph: omniray.Graph) -> None:
+    made = [graph.create_branch(name, from_) for name, from_ in (("a", None), ("b", "a"), ("c", "b"))]
+    newest = graph._branch.newest()
+    ring = {**newest.bindings, "a": replace(newest.bindings["a"], parent=made[2].branch_id)}
+    assert branches._below(replace(newest, bindings=ring), "b") == ["c", "a"]
+
+
+def test_an_id_that_was_told_with_an_unclear_answer_repeats_the_verb_that_had_it(graph: omniray.Graph) -> None:
+    """Its caller gave none, and got `OutcomeUnknown` with the id that the verb had been given here."""
+    made = graph.create_branch("trial")
+    assert graph.create_branch("trial", txn_id=made.commit_id).repeated
+    renamed = graph.rename_branch("trial", "probe")
+    assert graph.rename_branch("trial", "probe", txn_id=renamed.commit_id).repeated
+    add(graph, "bob", "probe")
+    merged = graph.merge("probe")
+    assert merged.commit_id is not None
+    told = graph.merge("probe", txn_id=merged.commit_id)
+    assert (told.repeated, told.outcome, told.versions) == (True, merged.outcome, merged.versions)
+    reverted = graph.revert(merged.commit_id)
+    assert graph.revert(merged.commit_id, txn_id=reverted.commit_id).repeated
+    gone = graph.delete_branch("probe")
+    assert graph.delete_branch("probe", txn_id=gone.commit_id).repeated
+    load = add(graph, "cid").commit_id
+    graph.create_branch("new")
+    for another in (
+        lambda: graph.create_branch("newer", txn_id=load),
+        lambda: graph.merge("new", txn_id=load),
+        lambda: graph.rename_branch("new", "newer", txn_id=made.commit_id),
+    ):
+        with pytest.raises(PayloadMismatch):
+            another()
+
+
+# Branches that nobody has begun
+
+
+def test_a_branch_that_nobody_has_begun_is_read_in_full_and_nothing_is_written(graph: omniray.Graph) -> None:
+    add(graph, "bob")
+    first = graph.history()[1]
+    with armed({Point.BRANCH_AFTER_BIND: Action(die)}), pytest.raises(FailpointHit):
+        graph.create_branch("trial")
+    with again(graph, read_only=True) as reader:
+        assert [entry.kind for entry in reader.history(branch="trial")] == ["Load", "Load", "Init"]
+        assert people(reader, "trial", at=first.commit_id) == people(reader, "trial", at=first.at) == ["ann"]
+        assert people(reader, "trial") == ["ann", "bob"]
+        assert [branch.ahead for branch in reader.branches()] == [0, 0]
+        assert list(reader.diff("main", "trial").types) == []
+        assert reader._on("trial")._branch.log.read(1) is None
+
+
+def test_a_deletion_is_done_though_main_was_taken_over_before_the_name_was_freed(graph: omniray.Graph) -> None:
+    graph.create_branch("trial")
+    owner = str(Incarnation.new("here:1"))
+    with again(graph) as other:
+        taking = Action(lambda: (take_over(other._branch.tip.another(), owner), None)[1], nth=1)
+        with armed({Point.BRANCH_AFTER_CLOSE: taking}):
+            assert not graph.delete_branch("trial").repeated
+        assert [branch.name for branch in other.branches()] == ["main"]
+        release(other._branch.tip.another(), owner)
+    again(graph).close()
+    assert graph._branch.newest().bindings == {}, "whoever comes next frees the name"
+
+
+# What bindings cost
+
+
+def test_bindings_carry_what_a_branch_began_with_only_until_it_has_begun(graph: omniray.Graph) -> None:
+    """Every object of main's line repeats all bindings: their size must not grow with the tables of the graph."""
+    for number in range(4):
+        graph.create_branch(f"b{number}", f"b{number - 1}" if number else None)
+        add(graph, f"row{number}", f"b{number}")
+    bindings = graph._branch.newest().bindings
+    assert [name for name, one in bindings.items() if one.pins or one.contains] == ["b3"]
+    assert [one.is_begun for one in bindings.values()] == [True, True, True, False]
+    graph.rename_branch("b3", "last")
+    assert all(one.is_begun for one in graph._branch.newest().bindings.values())
+    with again(graph, grace_s=1e-6) as other:
+        assert people(other, "last") == ["ann", "row0", "row1", "row2", "row3"]
+        assert [(one.name, one.ahead) for one in other.branches()][1:] == [("b0", 1), ("b1", 1), ("b2", 1), ("last", 1)]
+        other.merge("last")
+        other.delete_branch("b0", force=True)
+        assert people(other) == ["ann", "row0", "row1", "row2", "row3"]
+        assert [branch.name for branch in other.branches()] == ["main"]
+
+
+def test_a_line_that_nobody_has_begun_is_bound_in_full_through_all_verbs(graph: omniray.Graph) -> None:
+    with armed({Point.BRANCH_AFTER_BIND: Action(die)}), pytest.raises(FailpointHit):
+        graph.create_branch("trial")
+    graph.create_branch("other")
+    graph.rename_branch("trial", "probe")
+    graph.delete_branch("other")
+    (binding,) = graph._branch.newest().bindings.values()
+    assert binding.pins
+    assert not binding.is_begun
+    with again(graph) as other:
+        add(other, "bob", "probe")
+        other.create_branch("more")
+        assert other._branch.newest().bindings["probe"].is_begun, "by another process"
+        assert people(other, "probe") == ["ann", "bob"]
+
+
+def test_a_line_that_was_begun_and_is_lost_is_not_begun_again(graph: omniray.Graph) -> None:
+    made = graph.create_branch("trial")
+    graph.create_branch("other")
+    path = CommitLog(graph._branch.store, BranchId("trial", made.branch_id)).path(1)
+    graph._branch.store.delete(path)
+    with again(graph) as other, pytest.raises(InvariantViolation, match=r"'trial' is gone: .* from a backup"):
+        people(other, "trial")
+    assert graph._branch.store.get(path) is None
+
+
+def test_only_so_many_handles_of_branches_stay_open_and_none_that_is_used_is_closed(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch_handles, "OPEN_MAX", 2)
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        graph.create_branch(name)
+    snapshot = graph.snapshot(branch="a")
+    with graph._using("a") as used, graph._using("b") as also:
+        for name in ("c", "d"):
+            add(graph, "bob", name)
+        assert {one.branch for one in graph._others.open} == {"a", "b", "d"}, "c was the last that nobody used"
+        assert (used._closed, also._closed) == (False, False)
+        add(graph, "bob", "a")
+    first = graph._on("d")
+    for name in (*names, *reversed(names)):
+        people(graph, name)
+    assert {one.branch for one in graph._others.open} == {"a", "b"}
+    assert first._closed
+    assert snapshot.table("Person").num_rows == 1, "a snapshot of a handle that was closed stays readable"
+    assert "bob" in people(graph, "d")
+
+
+def test_a_branch_that_may_yet_be_kept_is_open_to_its_writers(graph: omniray.Graph) -> None:
+    """Between the mark and the close of a source that was merged nobody is told that it is gone: it may stay."""
+    graph.create_branch("trial")
+    add(graph, "bob", "trial")
+
+    def write() -> None:
+        add(other, "late", "trial")
+        with pytest.raises(BranchGone):
+            other.create_branch("child", "trial")
+
+    with again(graph) as other, armed({Point.BRANCH_AFTER_MARK: Action(write, nth=1)}):
+        assert graph.merge("trial", delete_source=True).source_kept
+    assert people(graph, "trial") == ["ann", "bob", "late"]
+    assert not graph._branch.newest().bindings["trial"].deleting

@@ -41,6 +41,7 @@ from omniray.engine.line.commit_object import (
     rebind,
     remarked,
     unlawful,
+    without_first,
 )
 from omniray.engine.store.object_store import Answer
 
@@ -356,6 +357,15 @@ def test_the_first_object_of_a_branch_is_the_same_bytes_whoever_puts_it() -> Non
     again = msgspec.json.decode(msgspec.json.encode(BINDING), type=Binding)
     assert encode(first_of(BINDING)) == encode(first_of(again))
     assert encode(first_of(BINDING)) != encode(first_of(replace(BINDING, head="c-5")))
+
+
+def test_the_binding_of_a_line_that_is_there_says_nothing_that_its_first_object_says() -> None:
+    bound = without_first(BINDING)
+    assert (bound.pins, bound.contains, bound.schema.file) == ({}, {}, "")
+    assert (bound.ulid, bound.parent, bound.parent_seq, bound.head) == ("line-n", LINE, 6, "c-6")
+    assert msgspec.json.decode(msgspec.json.encode(bound), type=Binding) == bound
+    with pytest.raises(AssertionError, match="nobody makes it again"):
+        first_of(bound)
 
 
 def test_the_first_object_of_a_branch_says_all_that_its_binding_does() -> None:

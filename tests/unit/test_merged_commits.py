@@ -10,6 +10,7 @@ import pytest
 from ulid import ULID
 
 import omniray
+from omniray.engine.base.errors import PayloadMismatch
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.history import merged_commits
 from omniray.engine.history.ancestry import log_of
@@ -151,9 +152,9 @@ class Counted(OtherLines):
         super().__init__(branch.store, branch.graph_id, **given)  # type: ignore[arg-type]
         self.reads = 0
 
-    def _read(self, line: str, after: int, through: int) -> merged_commits._Known:
+    def _read(self, line: str, after: int, through: int, since_us: int) -> merged_commits._Known:
         self.reads += 1
-        return super()._read(line, after, through)
+        return super()._read(line, after, through, since_us)
 
 
 def test_each_line_is_read_once_and_one_without_merges_not_at_all(graph: omniray.Graph) -> None:
@@ -163,8 +164,44 @@ def test_each_line_is_read_once_and_one_without_merges_not_at_all(graph: omniray
         assert lines.find([new_ulid()], newest, branch.lineage) == []
     assert lines.reads == 2
     on_side = graph._on("one")._branch
-    assert lines.find([new_ulid()], on_side.newest(), on_side.lineage) == []
-    assert lines.reads == 2, "what the branch began with is no merge"
+    lines = Counted(graph)
+    for _ in range(3):
+        assert lines.find([new_ulid()], on_side.newest(), on_side.lineage) == []
+    assert lines.reads == 1, "what the branch began with"
+
+
+def test_an_id_from_before_a_branch_is_known_on_it_and_is_not_applied_again(graph: omniray.Graph) -> None:
+    """Its caller, who heard nothing, sends it again, to the branch that has begun meanwhile and has its rows."""
+    txn_id = new_ulid()
+    graph.mutate(INSERT_EVE, txn_id=txn_id)
+    graph.create_branch("side")
+    graph.create_branch("deeper", "side")
+    late = new_ulid()
+    graph.mutate('query q() { insert Person { name: "late" } }', txn_id=late)
+    for branch in ("side", "deeper"):
+        graph.mutate('query q() { delete Person where name = "eve" }', branch=branch)
+        assert graph.mutate(INSERT_EVE, branch=branch, txn_id=txn_id).repeated
+        assert graph.outcome(txn_id, branch=branch).committed
+        assert not graph.outcome(late, branch=branch).committed
+        with pytest.raises(PayloadMismatch):
+            graph.mutate('query q() { insert Person { name: "zoe" } }', branch=branch, txn_id=txn_id)
+        opened = graph._on(branch)._branch
+        recent = RecentCommits(opened.lineage, opened.newest())
+        assert set(recent.known({txn_id: False, late: False}, opened.newest())) == {txn_id}
+        assert recent.is_committed(txn_id, opened.newest())
+
+
+def test_what_a_line_began_with_is_read_only_as_far_back_as_an_id_may_be(graph: omniray.Graph) -> None:
+    graph.create_branch("side")
+    branch = graph._on("side")._branch
+    newest = branch.newest()
+    later_us = newest.head_at_us + CLOCKS_US_MAX + 60 * SECOND_US
+    lines = Counted(graph, now_us=later_us)
+    assert lines.find([str(ULID.from_timestamp(later_us / 1e6))], newest, branch.lineage) == []
+    assert lines.reads == 0, "the branch began long before the id was made"
+    whole, part = lines._read(graph.graph_id, 0, 9, 0), lines._read(graph.graph_id, 0, 9, newest.head_at_us)
+    assert part.numbers.keys() < whole.numbers.keys()
+    assert (whole.covers(0, 9, 5), part.covers(0, 9, 5), part.covers(0, 9, later_us)) == (True, False, True)
 
 
 def test_lines_that_were_merged_long_before_an_id_was_made_are_not_read(graph: omniray.Graph) -> None:
