@@ -40,6 +40,7 @@ from omniray.engine.base.principal import Author
 from omniray.engine.base.ulids import checked_txn_id
 from omniray.engine.branches.branches import BranchChange, Branches
 from omniray.engine.branches.merge_result import MergeResult, MergeTerms
+from omniray.engine.branches.starts import StartOf
 from omniray.engine.judge.resolution import Outcome
 from omniray.engine.line.commit_object import EMBEDDED
 from omniray.engine.writes.options import LoadOptions
@@ -87,7 +88,7 @@ class CoordinatorHouse:
             calls.STATUS: lambda line, _: self._status(line),
             calls.SWEEP: lambda _, terms: self._sweep(terms),
             calls.DOWN: lambda _, __: self.down(),
-            calls.BRANCH_CREATE: lambda _, terms: self._change_branches(_create, terms),
+            calls.BRANCH_CREATE: lambda _, terms: self._create_branch(terms),
             calls.BRANCH_DELETE: lambda _, terms: self._change_branches(_delete, terms),
             calls.BRANCH_RENAME: lambda _, terms: self._change_branches(_rename, terms),
         }
@@ -223,6 +224,9 @@ class CoordinatorHouse:
         ending.daemon = True
         ending.start()
 
+    def _create_branch(self, terms: Any) -> BranchChange:
+        return self._change_branches(partial(_create, self._of.start_of(terms.start)), terms)
+
     def _change_branches(self, verb: Callable[[Any, Branches], BranchChange], terms: Any) -> BranchChange:
         return self._of.change_branches(partial(verb, terms), terms.txn_id, terms.began)
 
@@ -340,10 +344,11 @@ def _terms(asked: MergeCall | RevertCall) -> MergeTerms:
     return MergeTerms.checked(Author(asked.actor, asked.tenant), asked.message, asked.txn_id, asked.on_conflict)
 
 
-def _create(terms: CreateTerms, branches: Branches) -> BranchChange:
+def _create(start_of: StartOf, terms: CreateTerms, branches: Branches) -> BranchChange:
     return branches.create(
-        terms.name, terms.start, author=Author(terms.actor, terms.tenant), message=terms.message, txn_id=terms.txn_id
-    )
+        terms.name, terms.start, author=Author(terms.actor, terms.tenant), message=terms.message, txn_id=terms.txn_id,
+        start_of=start_of,
+    )  # fmt: skip
 
 
 def _delete(terms: DeleteTerms, branches: Branches) -> BranchChange:

@@ -27,6 +27,7 @@ from omniray.coordinator.actors.reconciler_actor import RemoteReconciler
 from omniray.coordinator.door.record import DoorRecord, delete_records, put_record
 from omniray.engine.base.errors import Fenced, LineOwned, OmnirayError, StorageError, Unreachable
 from omniray.engine.branches.branches import Branches
+from omniray.engine.branches.starts import StartOf, start_of_branch
 from omniray.engine.history.branch_head import BranchHead
 from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.line.branch_id import MAIN
@@ -175,6 +176,11 @@ class Incarnations(LineService):
                 return carry_out(Branches(self.branch, self._tip, publisher.steps.notice, owner=self._owner))
         finally:
             self._end_deleted()
+
+    def start_of(self, from_: str | None) -> StartOf:
+        """Where a new branch is to begin. To look that up may take long, and main's rounds go on meanwhile."""
+        self.admit()
+        return start_of_branch(self.branch, self.branch.tip.another(), from_)
 
     def _finish_deletions(self) -> None:
         """Delete the branches whose deletion the last incarnation has begun; else who wants their names does."""

@@ -1,8 +1,7 @@
 """A client's handles of the branches that it works on: each is kept by its line's ULID, and found by a name.
 
 So a handle never comes to mean another branch that has got the name meanwhile. One whose branch was deleted is dropped,
-and so is the one that was used longest ago where there are too many; the next call by that name looks for the branch
-that has it then.
+and the next call by that name looks for the branch that has it then.
 """
 
 from __future__ import annotations

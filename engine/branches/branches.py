@@ -34,7 +34,7 @@ from omniray.engine.base.failpoints import Point, reach
 from omniray.engine.base.principal import Author, checked_message
 from omniray.engine.base.ulids import checked_txn_id, new_ulid
 from omniray.engine.branches.names import checked_name
-from omniray.engine.branches.starts import Start, start_of_branch
+from omniray.engine.branches.starts import Start, StartOf, start_of_branch
 from omniray.engine.commit.attempt import SystemWrite, commit_of, commit_time_us
 from omniray.engine.history.branch_head import bound, find_binding, newest_of, unknown_branch
 from omniray.engine.history.closing import close_line
@@ -91,12 +91,23 @@ class Branches:
         self._begun: set[str] = set()  # lines whose first objects are known to be there
 
     def create(
-        self, name: str, from_: str | None = None, *, author: Author, message: str = "", txn_id: str | None = None
+        self,
+        name: str,
+        from_: str | None = None,
+        *,
+        author: Author,
+        message: str = "",
+        txn_id: str | None = None,
+        start_of: StartOf | None = None,
     ) -> BranchChange:
-        """Create a branch of another one's head (main's if `from_` is None), or of a commit or time of the history."""
+        """Create a branch of another one's head (main's if `from_` is None), or of a commit or time of the history.
+
+        `start_of` is what `from_` has led to, for a caller that keeps others waiting now; a branch that was deleted
+        since is refused.
+        """
         checked_name(name)
         write = _write(CREATE, author, message, txn_id, name, from_ or MAIN)
-        start_of = start_of_branch(self._main, self._tip, from_)
+        start_of = start_of or start_of_branch(self._main, self._tip, from_)
         started: list[Start] = []
 
         def bind(newest: CommitObject) -> Mapping[str, Binding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from omniray.engine.base.errors import NotFound
 from omniray.engine.base.ulids import is_ulid
@@ -38,7 +39,11 @@ class Start:
         return cls(obj.line, obj.seq, obj.pins, obj.schema, obj.contains, obj.head, obj.head_at_us, group)
 
 
-def start_of_branch(main: OpenBranch, tip: Tip, from_: str | None) -> Callable[[CommitObject], Start]:
+StartOf: TypeAlias = Callable[[CommitObject], Start]
+"""Finds the state that a branch begins with, by the object of main's line that its binding follows."""
+
+
+def start_of_branch(main: OpenBranch, tip: Tip, from_: str | None) -> StartOf:
     """How to find the state that a branch begins with; main's head is that of the object that is followed."""
     if from_ is None or from_ == MAIN:
         return Start.at

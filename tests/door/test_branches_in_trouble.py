@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import omniray
+from omniray.coordinator.actors import incarnations as incarnations_module
 from omniray.coordinator.client import prepared_load
 from omniray.coordinator.client.client import connect_to_serving
 from omniray.coordinator.client.link import Link
@@ -28,6 +29,8 @@ from omniray.engine.base.errors import (
     Withdrawn,
 )
 from omniray.engine.base.ulids import new_ulid
+from omniray.engine.branches import branches as branches_module
+from omniray.engine.branches.starts import StartOf, start_of_branch
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import CommitObject
 from omniray.engine.store.object_store import Answer, ObjectStore
@@ -74,7 +77,7 @@ def test_a_write_that_has_landed_is_told_so_although_its_branch_is_deleted_befor
     finally:
         slow.gate.opened.set()
     assert people(client) == ["ann", "bob", "cid"]
-    with pytest.raises(BranchGone):
+    with pytest.raises(NotFound):
         add(client, "dan", A)
 
 
@@ -260,6 +263,50 @@ def test_a_verb_that_waited_for_the_rounds_of_a_publisher_that_ended_is_not_carr
     add(client, "bob")
 
 
+# Where a branch begins
+
+
+class SlowLookUp:
+    """Where a branch begins is found at once, and told when the test lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = Gate()
+
+        def find_slowly(*given: Any) -> StartOf:
+            found = start_of_branch(*given)
+            self.gate.wait()
+            return found
+
+        for module in (branches_module, incarnations_module):
+            monkeypatch.setattr(module, "start_of_branch", find_slowly)
+
+
+def test_main_is_written_to_while_it_is_looked_up_where_a_new_branch_begins(
+    coordinator: Housed, client: omniray.Client, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find a commit, every branch's line and lineage may have to be read."""
+    start, slow = add(client, "bob", A).commit_id, SlowLookUp(monkeypatch)
+    creating = pool.submit(client.create_branch, "new", start)
+    assert slow.gate.reached.wait(TIMEOUT_S)
+    add(client, "cid")
+    slow.gate.opened.set()
+    assert creating.result(TIMEOUT_S).start == start
+    assert people(client, "new") == ["ann", "bob"]
+
+
+def test_a_branch_does_not_begin_on_one_that_was_deleted_since_its_head_was_looked_up(
+    coordinator: Housed, client: omniray.Client, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowLookUp(monkeypatch)
+    creating = pool.submit(client.create_branch, "new", A)
+    assert slow.gate.reached.wait(TIMEOUT_S)
+    client.delete_branch(A)
+    slow.gate.opened.set()
+    with pytest.raises(BranchGone, match="was deleted meanwhile"):
+        creating.result(TIMEOUT_S)
+    assert [one.name for one in client.branches()] == ["main", B]
+
+
 # A branch that can't leave
 
 
@@ -281,12 +328,3 @@ def test_a_branch_that_could_not_be_let_go_serves_again_whatever_the_failure_was
     assert people(client, A) == ["ann", "bob", "cid"]
     let_idle_go(coordinator)
     assert hosted(coordinator) == []
-
-
-# Handles of a client
-
-
-def test_names_that_no_branch_has_take_no_handle_s_place(client: omniray.Client) -> None:
-    with pytest.raises(NotFound):
-        people(client, "nobody")
-    assert client._handles._others.open == ()
