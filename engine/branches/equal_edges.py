@@ -33,7 +33,7 @@ _NO_IDS = pa.array([], pa.string())
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Edges of a base that a side has replaced: their ids, and the new ones' ids and addresses on that side."""
+    """Edges that others are in the place of: their ids, and the others' ids and addresses."""
 
     ids: pa.Array = field(default_factory=lambda: _NO_IDS)
     by: pa.Array = field(default_factory=lambda: _NO_IDS)
@@ -42,11 +42,15 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class EqualEdges:
-    """`agreed` are the source's new edges that an equal one of the target stands for."""
+    """`agreed` are the source's new edges for which equal ones of the target stay: `by`."""
 
-    agreed: pa.Array = field(default_factory=lambda: _NO_IDS)
+    agreed: Replaced = field(default_factory=Replaced)
     on_source: Replaced = field(default_factory=Replaced)
     on_target: Replaced = field(default_factory=Replaced)
+
+    def rests_on(self, ids: pa.Array) -> bool:
+        """Whether one of these of the target's is equal to one of the source's."""
+        return any(pc.any(pc.is_in(ids, value_set=edges.by)).as_py() for edges in (self.agreed, self.on_target))
 
 
 def equal_edges(type: ElementType, source: Table, target: Table, bases: Sequence[Table]) -> EqualEdges:
@@ -100,9 +104,9 @@ def _same(type: EdgeType, rule: Unique, one: str, other: str) -> str:
 # Agreed
 
 
-def _agreed(sets: Sets, type: EdgeType, rules: Sequence[Unique], there: _Side, here: _Side) -> pa.Array:
+def _agreed(sets: Sets, type: EdgeType, rules: Sequence[Unique], there: _Side, here: _Side) -> Replaced:
     if not there.inserted.rows or not here.inserted.rows:
-        return _NO_IDS
+        return Replaced()
     of_rules = " union ".join(
         f"select s.id, s.address, t.id as other, t.address as other_address from {{there}} s join {{here}} t on"
         f" {_same(type, rule, 's', 't')}"
@@ -110,12 +114,13 @@ def _agreed(sets: Sets, type: EdgeType, rules: Sequence[Unique], there: _Side, h
         for rule in rules
     )
     sql = (
-        "select id, any_value(address) as address, arg_min(other_address, other) as other_address"
+        "select id, any_value(address) as address, min(other) as other, arg_min(other_address, other) as other_address"
         f" from ({of_rules}) group by id order by address"
     )
     pairs = sets.query(sql, there=there.inserted, here=here.inserted)
     equal = _equal(there.table, pairs["address"], here.table, pairs["other_address"])
-    return pairs["id"].combine_chunks().filter(pa.array(equal))
+    found = pairs.filter(pa.array(equal))
+    return Replaced(found["id"].combine_chunks(), found["other"].combine_chunks(), found["other_address"].to_numpy())
 
 
 def _equal(one: Table, addresses: pa.ChunkedArray, other: Table, others: pa.ChunkedArray) -> Mask:

@@ -41,6 +41,7 @@ from omniray.engine.line.commit_object import (
     CommitObject,
     Fate,
     MergedParent,
+    Remark,
     explain_version,
     may_answer,
 )
@@ -56,6 +57,8 @@ log = logging.getLogger("omniray")
 KIND = "BranchMerge"
 TIMEOUT_S = 300.0
 LOSSES_MIN = 3
+CATCH_UPS_MAX = 10
+NOTHING_NEW = ("", "", "")
 BACKOFF_S_MAX = 1.0
 
 
@@ -167,18 +170,30 @@ class Merger:
         with closing(States(self._branch)) as states:
             work = _Work(self._branch, states, operation, terms, write, head, self._progress)
             try:
-                work.lease(head)
-                verdict = work.plan.on(head)
-                if not verdict.conflicts.count or not may_answer(head, self._tip.refresh()):
-                    with self._held():
-                        return self._commit(work)
-                raise conflicts_error(_foretold(operation, verdict), operation.what)
+                if (answer := self._catch_up(work, head)) is not None:
+                    return answer
+                with self._held():
+                    return self._commit(work)
             finally:
                 work.close()
 
+    def _catch_up(self, work: _Work, head: CommitObject) -> MergeResult | None:
+        """Plan beside the target's writers until there is little left to plan while they wait; an answer, if any."""
+        for _ in range(CATCH_UPS_MAX):
+            work.lease(head)
+            verdict = work.plan.on(head)
+            if not verdict.is_committable and (answer := self._answer(work, head, verdict)) is not None:
+                return answer
+            newest = refuse_closed(self._tip.refresh())
+            if newest.op_id == head.op_id or not work.plan.is_anew:
+                return None
+            refuse_stranger(self._owner, newest)
+            head = newest
+        return None
+
     def _commit(self, work: _Work) -> MergeResult:
         """Judge on the newest head and commit, until that succeeds or conflicts."""
-        operation, deadline, losses = work.operation, self._clock() + TIMEOUT_S, 0
+        operation, deadline, losses, is_claimed = work.operation, self._clock() + TIMEOUT_S, 0, False
         while self._clock() < deadline or losses < LOSSES_MIN:
             head = refuse_closed(self._tip.refresh())
             if (known := self._known(operation, work.terms, work.write, head)) is not None:
@@ -190,21 +205,49 @@ class Merger:
                 return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
             work.lease(head)
             verdict = work.plan.on(head)
-            if verdict.conflicts.count or not verdict.is_new:
-                if not may_answer(head, self._tip.refresh()):
-                    continue
-                if verdict.conflicts.count:
-                    raise conflicts_error(_foretold(operation, verdict), operation.what)
-                return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
+            if not verdict.is_committable:
+                if (answer := self._answer(work, head, verdict)) is not None:
+                    return answer
+                continue
+            if losses >= LOSSES_MIN and not is_claimed:
+                is_claimed = self._claim()
+                continue
             started = self._clock()
             if (landed := self._attempt(work, head, verdict)) is not None:
                 return _result(operation, verdict, landed)
-            losses += 1
-            self._sleep(min(random.random() * losses * (self._clock() - started), BACKOFF_S_MAX))
+            losses, is_claimed = losses + 1, False
+            if losses < LOSSES_MIN:
+                self._sleep(min(random.random() * losses * (self._clock() - started), BACKOFF_S_MAX))
         raise Conflict(
             f"{operation.kind} {work.write.commit_id} lost every race for {TIMEOUT_S:.0f} s and was not applied: too "
             "many other processes write to the branch; try again, or let fewer of them write",
         )
+
+    def _claim(self) -> bool:
+        """Put an object that changes nothing: whoever is staging now loses a try, and starts again no sooner than us.
+
+        A merge stages more than most writes, and would lose to one process that writes without a pause for ever. No
+        write is refused for it.
+        """
+
+        def build(newest: CommitObject) -> Remark:
+            refuse_stranger(self._owner, newest)
+            return Remark(new_ulid())
+
+        return self._tip.record(build) is not None
+
+    def _answer(self, work: _Work, head: CommitObject, verdict: Verdict) -> MergeResult | None:
+        """Say that there is nothing to merge, or raise the conflicts; None if that may be over by now.
+
+        It may not where the head is still the newest, or where one of the conflicts was there on the head before too.
+        """
+        found = {(str(one.kind), one.type, one.id) for one in verdict.conflicts.listed} or {NOTHING_NEW}
+        stood, work.found = found & work.found, found
+        if not stood and not may_answer(head, self._tip.refresh()):
+            return None
+        if verdict.conflicts.count:
+            raise conflicts_error(_foretold(work.operation, verdict), work.operation.what)
+        return work.operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
 
     def _attempt(self, work: _Work, base: CommitObject, verdict: Verdict) -> CommitObject | None:
         """One attempt to commit as the object after `base`; None if another writer was faster."""
@@ -295,6 +338,7 @@ class _Work:
     ) -> None:
         self.operation, self.terms, self.write, self.submitted_at = operation, terms, write, submitted_at
         self.is_used = False  # whether the graph refers to the staged files, or may do so
+        self.found: set[tuple[str, str, str]] = set()  # the conflicts of the last head, or that there is nothing new
         self._branch, self._states, self._lease = branch, states, None
         self.plan = MergePlan(
             branch, states, operation.source, terms.on_conflict, self._stream, operation.bases, progress

@@ -21,6 +21,7 @@ from omniray.engine.branches.equal_edges import equal_edges
 from omniray.engine.branches.merge_check import MergeCheck, refuse_values
 from omniray.engine.branches.merge_keys import MergeKeys
 from omniray.engine.branches.merge_rows import MergeRows
+from omniray.engine.branches.moved_rows import MovedRows, concerned, may_agree
 from omniray.engine.branches.states import LineState, States
 from omniray.engine.branches.table_merge import LOOKUP_IDS_MAX, How, RowMerge, how
 from omniray.engine.commit.table_change import Restore, TableChange
@@ -28,8 +29,8 @@ from omniray.engine.history.open_branch import OpenBranch
 from omniray.engine.judge.pinned_state import PinnedState, moved
 from omniray.engine.judge.resolution import Affected
 from omniray.engine.line.commit_object import CommitObject, Pin
-from omniray.engine.reading.table_diff import apart, count_changed, moved_addresses
-from omniray.engine.schema.types import ID, SRC, EdgeType, ElementType, NodeType, Unique
+from omniray.engine.reading.table_diff import count_changed, moved_addresses
+from omniray.engine.schema.types import ID, SRC, EdgeType, ElementType, NodeType
 from omniray.engine.tables.row_stream import RowStream
 from omniray.engine.tables.table import Table
 
@@ -61,8 +62,19 @@ class _TablePlan:
     is_as_base: bool  # whether the target has not changed it
     rows: MergeRows | None = None
     run: RowMerge | None = None
+    target: Table | None = None  # on which it was planned, where that matters
     conflicts: Conflicts = field(default_factory=lambda: Conflicts("", ""))
     adopted: int = 0  # the changed rows of an adopted table
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What was found on the rules of the merged state, and what that depends on."""
+
+    head: CommitObject
+    is_as_source: Mapping[str, bool]
+    consulted: frozenset[str]
+    found: Conflicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,10 @@ class Verdict:
     tables: tuple[TableSummary, ...]
     is_new: bool
     is_fast_forward: bool
+
+    @property
+    def is_committable(self) -> bool:
+        return self.is_new and not self.conflicts.count
 
 
 class MergePlan:
@@ -100,8 +116,10 @@ class MergePlan:
         self._bases: dict[Place, LineState] = {}
         self._tables: dict[str, _TablePlan] = {}
         self._keys = MergeKeys(branch.schema)
+        self.is_anew = False  # whether a table was planned anew on the last head
         self._adopted: set[str] = set()  # adopted tables whose keys are known
-        self._judged: tuple[CommitObject, set[str], Conflicts] | None = None
+        self._judged: _Judged | None = None
+        self._moved: dict[str, MovedRows] = {}  # since that, in tables whose plans stand
         self._ids: tuple[str, ...] | None = None  # of the commits that only the source has
 
     def close(self, *, used: bool = False) -> None:
@@ -127,12 +145,12 @@ class MergePlan:
                 [MergeConflict(ConflictKind.SCHEMA_CONFLICT, "", self._source.schema.hash, reason=reason)], count=1
             )
             return Verdict({}, conflicts, Affected(), (), is_new=True, is_fast_forward=False)
-        is_same = self._plan_tables(head)
+        self._plan_tables(head)
         if any(plan.how is not How.SKIP for plan in self._tables.values()):
             self._count_duplicates(head, conflicts)
             for plan in self._tables.values():
                 conflicts.add(plan.conflicts.listed, count=plan.conflicts.count)
-            found = self._judge(head, is_same=is_same)
+            found = self._judge(head)
             conflicts.add(found.listed, count=found.count)
         return self._verdict(conflicts)
 
@@ -151,39 +169,52 @@ class MergePlan:
 
     # Tables
 
-    def _plan_tables(self, head: CommitObject) -> bool:
-        """Plan each table whose version moved since the last head; whether none did."""
-        is_same = True
+    def _plan_tables(self, head: CommitObject) -> None:
+        """Plan each table whose version moved since the last head, unless its plan stands."""
+        self.is_anew = False
         for type in self._branch.schema:
             key = type.table_key
             plan = self._tables.get(key)
             if plan is not None and plan.pin.identity == head.pins[key].identity:
                 continue
-            is_same = False
             if plan is None or not self._follows(plan, type, head):
                 self._drop(key, used=False)
                 self._tables[key] = self._planned(type, head)
-        return is_same
+                self._judged, self.is_anew = None, True
 
     def _follows(self, plan: _TablePlan, type: ElementType, head: CommitObject) -> bool:
-        """Whether a plan of rows holds on a new version too: nothing that the source changed has moved since.
+        """Whether a plan holds on a new version too: nothing that the source changed has moved since.
 
-        So a large merge is not made anew for each write to the target. What must be unique is always looked at again.
+        So a large merge is not made anew for each write to the target.
         """
-        if plan.rows is None or plan.run is None or any(isinstance(rule, Unique) for rule in type.constraints):
+        key = type.table_key
+        if plan.how is How.ADOPT or plan.how is not how(self._source.pins[key], head.pins[key], self._base_pins(type)):
             return False
-        if how(self._source.pins[type.table_key], head.pins[type.table_key], self._base_pins(type)) is not How.ROWS:
-            return False
-        before, now = plan.run.target, self._table(type.table_key, head)
-        parts = apart(now, before)
-        if sum(part.rows for part in parts) > LOOKUP_IDS_MAX:
-            return False
-        ids = pa.concat_arrays([part.read_all(columns=[ID])[ID].combine_chunks() for part in parts]).unique()
-        if len(ids) and plan.run.changes_any(ids):
-            return False
-        plan.rows.move(moved_addresses(before, now))
-        plan.pin, plan.run, plan.is_as_base = head.pins[type.table_key], replace(plan.run, target=now), False
+        if plan.target is not None:
+            now = self._table(key, head)
+            moved = MovedRows.between(plan.target, now, rows_max=LOOKUP_IDS_MAX)
+            if moved is None or not self._leaves(plan, type, moved):
+                return False
+            if plan.rows is not None and plan.run is not None:
+                plan.rows.move(moved.followed(moved_addresses(plan.target, now)))
+                plan.run = replace(plan.run, target=now)
+            self._moved[key] = self._moved[key].then(moved) if key in self._moved else moved
+            plan.target = now
+        plan.pin, plan.is_as_base = head.pins[key], self._is_as_base(type, head)
         return True
+
+    def _leaves(self, plan: _TablePlan, type: ElementType, moved: MovedRows) -> bool:
+        """Whether moved rows leave a plan of rows as it is."""
+        ids = moved.ids
+        if plan.run is None or not len(ids):
+            return True
+        if plan.run.equal.rests_on(ids) or plan.run.changes_any(ids):
+            return False
+        return not (isinstance(type, EdgeType) and may_agree(type, self._keys, moved))
+
+    def _is_as_base(self, type: ElementType, head: CommitObject) -> bool:
+        content = head.pins[type.table_key].content
+        return all(base is not None and base.content == content for base in self._base_pins(type))
 
     def _base_pins(self, type: ElementType) -> list[Pin | None]:
         return [state.pins.get(type.table_key) for state in self._bases.values()]
@@ -191,9 +222,7 @@ class MergePlan:
     def _planned(self, type: ElementType, head: CommitObject) -> _TablePlan:
         key = type.table_key
         source, target = self._source.pins[key], head.pins[key]
-        bases = self._base_pins(type)
-        is_as_base = all(base is not None and base.content == target.content for base in bases)
-        plan = _TablePlan(target, how(source, target, bases), is_as_base)
+        plan = _TablePlan(target, how(source, target, self._base_pins(type)), self._is_as_base(type, head))
         if plan.how is How.ADOPT and not self._fits(key, head):
             plan.how = How.ROWS
         if plan.how is How.ADOPT:
@@ -224,6 +253,7 @@ class MergePlan:
             self._keys.add(type, batch.rows, batch.displaced)
             refuse_values(type, batch.mixed, plan.conflicts)
         plan.rows.finish()
+        plan.target = target
 
     def _older(self, place: Place, key: str) -> Table | None:
         """A table as of an older base; None if it was cleaned up."""
@@ -244,21 +274,36 @@ class MergePlan:
 
     # Conflicts
 
-    def _judge(self, head: CommitObject, *, is_same: bool) -> Conflicts:
-        """The violations of the merged state; those of the last head, if it consulted nothing that moved."""
-        if is_same and self._judged is not None and not moved(self._judged[1], self._judged[0], head):
-            return self._judged[2]
+    def _judge(self, head: CommitObject) -> Conflicts:
+        """The violations of the merged state; those of the last head, if nothing that matters to them has moved."""
         is_as_source = {
             key: plan.how is How.ADOPT or self._source.pins[key].content == plan.pin.content
             for key, plan in self._tables.items()
         }
+        last = self._judged
+        if last is not None and last.is_as_source == is_as_source:
+            away = moved(set(last.consulted), last.head, head)
+            if not away:
+                return last.found
+            if not last.found.count and away <= self._moved.keys():
+                with concerned(self._branch.schema, self._keys, self._moved) as keys:
+                    again = self._checked(head, is_as_source, keys)
+                if not again.found.count:
+                    self._judged, self._moved = replace(again, consulted=last.consulted | again.consulted), {}
+                    return again.found
         self._add_adopted(head, is_as_source)
+        self._judged, self._moved = self._checked(head, is_as_source, self._keys), {}
+        for key in self._judged.consulted:
+            self._tables[key].target = self._table(key, head)
+        return self._judged.found
+
+    def _checked(self, head: CommitObject, is_as_source: Mapping[str, bool], keys: MergeKeys) -> _Judged:
+        """Check the merged state by some of the merge's keys."""
         state = PinnedState(self._branch.cache, head, is_beside_writer=True)
         found = Conflicts("", "")
         ways = {key: plan.how for key, plan in self._tables.items()}
-        MergeCheck(self._branch.schema, ways, is_as_source, self._keys, state, self._degrees, found).run()
-        self._judged = head, state.consulted, found
-        return found
+        MergeCheck(self._branch.schema, ways, is_as_source, keys, state, self._degrees, found).run()
+        return _Judged(head, is_as_source, frozenset(state.consulted), found)
 
     def _add_adopted(self, head: CommitObject, is_as_source: Mapping[str, bool]) -> None:
         """Log the keys of adopted tables where they meet a table that will not be as on the source."""

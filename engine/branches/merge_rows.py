@@ -32,7 +32,8 @@ class MergeRows:
     def __init__(self, type: ElementType, begin_staging: Callable[[], RowStream] | None) -> None:
         self._type, self._begin_staging = type, begin_staging
         self._rows: list[pa.Table] = []
-        self._replaced: list[pa.Table] = []
+        self._replaced: list[pa.Table] = []  # while the rows are few
+        self._removed_at: list[npt.NDArray[np.uint64]] = []  # when they are many: addresses alone, of millions
         self._bytes = 0
         self._stream: RowStream | None = None
         self._staged: StagedRows | None = None
@@ -49,20 +50,24 @@ class MergeRows:
         self.settled += batch.settled
         self.affected += _ids_of(batch.rows, batch.replaced)
         self._bytes += batch.rows.nbytes
-        if self._begin_staging is None and self.is_large:  # of a preview only the numbers are wanted
-            self._rows, self._replaced = [], []
-            return
         self._replaced.append(batch.replaced)
         self._rows.append(batch.rows)
-        if self.is_large and self._begin_staging is not None:
-            self._stream = self._stream or self._begin_staging()
-            for rows in self._rows:
-                for one in rows.to_batches():
-                    self._stream.write(one)
-            self._rows = []
+        if self.is_large:
+            if self._begin_staging is not None:  # of a preview only the numbers are wanted
+                self._stage(self._begin_staging)
+            self._rows, self._replaced = [], []
+
+    def _stage(self, begin: Callable[[], RowStream]) -> None:
+        """Write what has come to files, and keep no more of the rows to remove than where they are."""
+        self._stream = self._stream or begin()
+        for rows in self._rows:
+            for one in rows.to_batches():
+                self._stream.write(one)
+        self._removed_at += [replaced[ROWADDR].to_numpy() for replaced in self._replaced]
 
     def move(self, moved: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.uint64]]) -> None:
         """Follow the rows to remove to another version of the table, which has all of them."""
+        self._removed_at = [moved(addresses) for addresses in self._removed_at]
         for at, replaced in enumerate(self._replaced):
             addresses = pa.array(moved(replaced[ROWADDR].to_numpy()))
             self._replaced[at] = pa.table({ID: replaced[ID], ROWADDR: addresses})
@@ -77,13 +82,13 @@ class MergeRows:
         """What is to be done to the table; None if nothing."""
         if self.written + self.removed == 0:
             return None
-        replaced = pa.concat_tables(self._replaced).combine_chunks()
         if self._staged is None:
+            replaced = pa.concat_tables(self._replaced).combine_chunks()
             rows = pa.concat_tables([self._type.arrow.empty_table(), *self._rows]).combine_chunks()
             return TableWrite(Mode.MERGE if rows.num_rows else Mode.DELETE, rows, replaced)
-        # Only addresses count then, and there may be millions.
-        no_ids = pa.nulls(replaced.num_rows, pa.string())
-        return TableWrite(Mode.MERGE, self._staged, pa.table({ID: no_ids, ROWADDR: replaced[ROWADDR]}))
+        addresses = pa.array(np.concatenate(self._removed_at))
+        no_ids = pa.nulls(len(addresses), pa.string())
+        return TableWrite(Mode.MERGE, self._staged, pa.table({ID: no_ids, ROWADDR: addresses}))
 
     def close(self, storage: TableStorage, table_path: str, *, used: bool) -> None:
         """Release everything; files that nothing refers to are deleted."""

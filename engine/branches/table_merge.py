@@ -204,7 +204,7 @@ class RowMerge:
     def _batch(self, some: _Range, made: MergedRows, here: _Located, room: int) -> MergedBatch:
         written = _with_ids(_renamed(some.ids, self.equal.on_target), made.written, made.cells, self.type)
         mixed = written.filter(pa.array(made.mixed))
-        for elsewhere in (self.equal.agreed, self.equal.on_source.by):
+        for elsewhere in (self.equal.agreed.ids, self.equal.on_source.by):
             if len(elsewhere):
                 written = written.filter(pc.invert(pc.is_in(written[ID], value_set=elsewhere)))
         removed = np.sort(np.concatenate([made.written[here.places[made.written] >= 0], made.deleted]))

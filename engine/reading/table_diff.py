@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -124,8 +125,8 @@ class Part:
         """The rows within a range of ids, batch by batch; `addresses` adds `_rowaddr`."""
         where = ids.where()
         names = list(self.table.type.arrow.names if columns is None else columns)
-        if self.fragments:
-            for batch in self.table.scan(names, where, addresses=addresses, fragments=self.fragments):
+        if fragments := self._meeting(self.fragments, ids):
+            for batch in self.table.scan(names, where, addresses=addresses, fragments=fragments):
                 yield pa.Table.from_batches([batch])
         wanted = [*names, ROWADDR] if addresses else names
         yield from (rows.select(wanted) for rows in self._single(ids, where, list(dict.fromkeys((*names, ID)))))
@@ -135,7 +136,9 @@ class Part:
         if len(self.addresses) > _TAKE_ROWS and (
             len(self.addresses) * _SCANNED_SHARE > self.other_rows or len(self.addresses) > _KNOWN_IDS_MAX
         ):
-            for batch in self.table.scan(names, where, addresses=True, fragments=self.others):
+            if not (fragments := self._meeting(self.others, ids)):
+                return
+            for batch in self.table.scan(names, where, addresses=True, fragments=fragments):
                 rows = pa.Table.from_batches([batch])
                 yield rows.filter(pa.array(_among(rows[ROWADDR].to_numpy(), self.addresses)))
             return
@@ -143,6 +146,33 @@ class Part:
         for start in range(0, len(at), _TAKE_ROWS):
             some = pa.array(at[start : start + _TAKE_ROWS])
             yield self.table.rows_at(some, names).append_column(ROWADDR, some)
+
+    def _meeting(self, fragments: Sequence[int], ids: Ids) -> Sequence[int]:
+        """The fragments that may have ids of a range: of a table that was loaded in order, few have."""
+        if ids.low is None and ids.high is None:
+            return fragments
+        known = self._bounds
+        return [
+            id
+            for id in fragments
+            if id in known
+            and (ids.low is None or known[id][1] >= ids.low)
+            and (ids.high is None or known[id][0] < ids.high)
+        ]
+
+    @cached_property
+    def _bounds(self) -> Mapping[int, tuple[str, str]]:
+        """The least and the greatest id of each fragment, which are read once, however many ranges are read."""
+        found: dict[int, tuple[str, str]] = {}
+        for batch in self.table.scan([ID], addresses=True, fragments=[*self.fragments, *self.others]):
+            owners = batch[ROWADDR].to_numpy() >> np.uint64(32)
+            cuts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
+            for start, end in pairwise(cuts):
+                if start < end:
+                    low, high = pc.min_max(batch[ID].slice(start, end - start)).as_py().values()
+                    before = found.get(int(owners[start]), (low, high))
+                    found[int(owners[start])] = min(low, before[0]), max(high, before[1])
+        return found
 
     def _within(self, ids: Ids) -> Mask:
         """Which of the single rows are within a range of ids."""

@@ -12,6 +12,7 @@ import omniray
 from omniray.engine.base.errors import InputError, NotFound
 from omniray.engine.branches.diff import GraphDiff, diff_schema
 from omniray.engine.reading import table_diff
+from omniray.engine.tables import storage, table
 from tests.merging import committed_together, move, people, remove, seeded, set_age
 from tests.stores import Root
 
@@ -137,3 +138,35 @@ def test_a_state_that_is_not_there_is_refused(graph: omniray.Graph, before: str,
 def test_a_type_that_is_not_there_is_refused(graph: omniray.Graph) -> None:
     with graph.diff("main", SIDE) as diff, pytest.raises(InputError, match="no type 'Nobody'"):
         diff.table("Nobody")
+
+
+def test_a_range_of_ids_is_read_from_the_fragments_that_may_have_it(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "TAIL_ROWS_MAX", 0)
+    monkeypatch.setattr(table, "TAIL_ROWS_MAX", 0)
+    before = graph._branch.newest()
+    for letter in "pqrs":
+        graph.load(people(*(f"{letter}{n}" for n in range(3))), type="Person")
+    remove(graph, "q1")
+    after = graph._branch.newest()
+    old, new = (graph._branch.cache.open("node:Person", state.pins["node:Person"]) for state in (before, after))
+    _, come = table_diff.apart(old, new)
+    read: list[int] = []
+    scan = table.Table.scan
+
+    def noted(self: table.Table, *args: Any, fragments: Any = None, **options: Any) -> pa.RecordBatchReader:
+        read.append(len(fragments))
+        return scan(self, *args, fragments=fragments, **options)
+
+    monkeypatch.setattr(table.Table, "scan", noted)
+    for low, high, ids, fragments in (
+        ("q", "r", ["q0", "q2"], 1),
+        ("q2", "s", ["q2", "r0", "r1", "r2"], 2),
+        (None, "p1", ["p0"], 1),
+        ("s2", None, ["s2"], 1),
+    ):
+        assert come.read_all(table_diff.Ids(low, high))["id"].to_pylist() == ids
+        assert read.pop() == fragments
+    assert come.read_all(table_diff.Ids("t", None)).num_rows == 0
+    assert read == [4]  # for their bounds
