@@ -36,7 +36,7 @@ TORTURE = "OMNIRAY_TORTURE" in os.environ
 SEEDS, STEPS = (range(400), 60) if TORTURE else (range(8), 16)
 if seed := os.environ.get("OMNIRAY_SEED"):
     SEEDS = range(int(seed), int(seed) + 1)
-BRANCHES_MAX, STAGED_MAX = 5, 3
+BRANCHES_MAX = 5
 COMMITS_CHECKED = 40
 
 pytestmark = pytest.mark.timeout(7200 if TORTURE else 600)
@@ -105,8 +105,8 @@ class Lives:
 
     def _stage(self, graph: Graph) -> None:
         """A process of its own stages such a load, and waits."""
-        if len(self.staged) < STAGED_MAX:
-            process = Graph(open_branch(self.world.disk, self._branch(graph)), read_only=False)
+        if not self.staged:  # the lease of another one would spare the table when this one lands
+            process = Graph(open_branch(self.world.disk, self.rng.choice(_names(graph)[-3:])), read_only=False)
             names = [f"k{next(self.numbers)}" for _ in range(row_sink.INLINE_ROWS_MAX + 1)]
             options, terms = LoadOptions.checked("append", "fail", None), WriteTerms(Author("ann", ""))
             rows = [{"name": name} for name in names]
@@ -116,7 +116,7 @@ class Lives:
     def _land(self, _: Graph) -> None:
         """It goes on."""
         if self.staged:
-            process, intent, names = self.staged.pop(self.rng.randrange(len(self.staged)))
+            process, intent, names = self.staged.pop()
             with _ending(process), intent:
                 landed = intent.finished(process._writer.commit(intent)).commit_id
                 assert landed is not None
@@ -174,8 +174,9 @@ class Lives:
             self.kept[into] |= kept
 
     def _sweep(self, graph: Graph) -> None:
-        if self.rng.random() < 0.7:
-            graph.recover()  # or what a dead process had under way would spare its tables
+        if graph is self.world.graph and self.rng.random() < 0.8:
+            self.world.see_through()  # or what is under way would spare its tables, and what died with a process
+            graph.recover()
         before = store_now_us(self.world.disk)
         while store_now_us(self.world.disk) <= before:  # by the clock that dates files, all of them are older now
             pass
@@ -191,9 +192,11 @@ class Lives:
         if name != "sweep" or self.rng.random() < 0.5:
             return met
         # What is told to the lines comes before the files are listed, and what is staged must not land after that.
-        told = self.rng.choice((Point.SWEEP_BEFORE_PUT, Point.SWEEP_AFTER_PUT))
-        listed = self.rng.choice((Point.SWEEP_AFTER_FILES, Point.SWEEP_AFTER_FILES, Point.SWEEP_AFTER_SIDECARS))
-        return {**met, told: self.rng.choice((self._rename, self._mark, self._delete)), listed: self._land}
+        for step in (self._create, self._stage):
+            self._try(step, self.world.graph)
+        told = {Point.SWEEP_AFTER_PUT: self._rename, Point.SWEEP_BEFORE_PUT: self._mark}
+        point = self.rng.choice(list(told))
+        return {**met, point: told[point], Point.SWEEP_AFTER_FILES: self._land}
 
     def _step(self) -> tuple[str, Step]:
         steps = (
@@ -209,7 +212,7 @@ class Lives:
     def live(self, steps: int) -> None:
         for _ in range(steps):
             name, step = self._step()
-            points, nth = self.rng.choices(POINTS[name], k=self.rng.randint(1, 3)), self.rng.choice((1, 1, 1, 2))
+            points, nth = self.rng.choices(POINTS[name], k=self.rng.randint(1, 2)), self.rng.choice((1, 1, 1, 2))
             self.happened[name] += 1
             match self.rng.choice(("alone", "dies", "dies", "met", "met", "met")):
                 case "alone":
@@ -222,6 +225,10 @@ class Lives:
                     with armed({point: Action(partial(self._meet, other), nth) for point, other in others.items()}):
                         self._try(step, self.world.graph)
                         self._try(lambda graph: self.world.see_through(), self.world.graph)
+                    for landed in self.late[-1:]:  # whatever has become of its branch
+                        self._try(
+                            lambda graph, landed=landed: graph.merge(landed, on_conflict="ours"), self.world.graph
+                        )
             if self.is_swept:
                 self.check()
             if self.rng.random() < 0.1:
