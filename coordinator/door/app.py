@@ -9,7 +9,7 @@ The number is the version of the messages; a request is answered in its own. One
 name, in JSON that every version reads.
 
 A request brings the door's secret, the line of the branch that it is for, and the place that it read the door's record
-from. All of that is checked, and room for the body is taken, before a byte of the body is read.
+from. All of that is checked before a byte of the body is read. Room for the body is taken as it arrives (`room.py`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS, Call, enc
 from omniray.coordinator.door.http_server import Message, Receive, Scope, Send
 from omniray.coordinator.door.messages import BYTES_MAX, refuse_unknown_version
 from omniray.coordinator.door.paths import CALL, JSON, LINE, NEWEST, PACKED, PLACE, WRITE, parsed_path
+from omniray.coordinator.door.room import Room, Share
 from omniray.engine.base.errors import (
     InputError,
     LineOwned,
     NotFound,
     OmnirayError,
-    Overloaded,
     StorageError,
     Unauthenticated,
     Unreachable,
@@ -41,13 +41,7 @@ from omniray.engine.base.ulids import is_ulid
 
 log = logging.getLogger("omniray")
 
-BODIES_BYTES_MAX = 1 << 30
-SMALL_BYTES = 256 << 10
-RESERVED_BYTES = BODIES_BYTES_MAX // 4
-"""Room that is left to small requests: two clients that announce large ones, and send nothing, can't take all of it."""
-
 BODY_S_MAX = 120.0
-RETRY_AFTER_S = 0.5
 _PACKED, _JSON, _TEXT = PACKED.encode(), JSON.encode(), b"text/plain; version=0.0.4; charset=utf-8"
 _LINE, _PLACE, _NEWEST = (name.lower().encode() for name in (LINE, PLACE, NEWEST))
 
@@ -95,7 +89,7 @@ class DoorApp:
 
     def __init__(self, house: House, secret: str) -> None:
         self._house, self._credential = house, f"Bearer {secret}".encode()
-        self._room = BODIES_BYTES_MAX
+        self.room = Room()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -121,25 +115,19 @@ class DoorApp:
                 await _send(send, 404, b"", _TEXT, closes=True)
 
     async def _asked(self, path: str, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
-        taken = 0
         try:
             line = self._admitted(headers)
             version, name = parsed_path(path)
             carry_out, kind = self._chosen(path, version, name, line)
             size = _size(headers, BYTES_MAX if name == WRITE else ARGUMENTS_BYTES_MAX)
-            if size > self._room - (0 if size <= SMALL_BYTES else RESERVED_BYTES):
-                raise Overloaded("the door has no room for more at the moment", retry_after_s=RETRY_AFTER_S)
-            taken, self._room = size, self._room - size
-            body = await _body(receive, size)
-            reply = await carry_out(body)
+            with self.room.share(line, size) as share:
+                reply = await carry_out(await _body(receive, size, share))
         except _Left:
             return
         except OmnirayError as error:
             # The rest of the body is not read, so the connection can't be used again.
             await _send(send, error.http_status, encode_error(error), _JSON, closes=True)
             return
-        finally:
-            self._room += taken
         await _send(send, reply.status, reply.body, kind, newest=self._house.newest_of(line))
 
     def _chosen(self, path: str, version: int, name: str, line: str) -> tuple[CarryOut, bytes]:
@@ -197,7 +185,7 @@ def _size(headers: Mapping[bytes, bytes], limit: int) -> int:
     return int(said)
 
 
-async def _body(receive: Receive, size: int) -> bytes:
+async def _body(receive: Receive, size: int, share: Share) -> bytes:
     parts: list[bytes] = []
     try:
         async with asyncio.timeout(BODY_S_MAX):
@@ -205,7 +193,8 @@ async def _body(receive: Receive, size: int) -> bytes:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
                     raise _Left
-                parts.append(message.get("body", b""))
+                parts.append(part := message.get("body", b""))
+                share.arrived(len(part))
                 if not message.get("more_body"):
                     break
     except TimeoutError as error:

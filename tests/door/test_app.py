@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +13,10 @@ import pytest
 from omniray.coordinator.door import app as app_module
 from omniray.coordinator.door import messages
 from omniray.coordinator.door.answers import encode_reply
-from omniray.coordinator.door.app import BODIES_BYTES_MAX, RESERVED_BYTES, SMALL_BYTES, DoorApp, Reply
+from omniray.coordinator.door.app import Reply
 from omniray.coordinator.door.calls import ARGUMENTS_BYTES_MAX, CALLS
 from omniray.coordinator.door.messages import BYTES_MAX
+from omniray.coordinator.door.room import BODIES_BYTES_MAX, SMALL_BYTES, Room, Share
 from tests.door.houses import LANDED, LINE, TIMEOUT_S, Door, FakeHouse, head, opened
 
 PACKED = "application/vnd.msgpack"
@@ -163,51 +163,21 @@ def test_two_lengths_that_differ_are_refused(door: Door) -> None:
     assert door.house.written == []
 
 
-class _Room:
-    """The room for bodies of one door, as a test sees it."""
-
-    def __init__(self, app: DoorApp) -> None:
-        self._app = app
-
-    @property
-    def left(self) -> int:
-        return self._app._room
-
-    @left.setter
-    def left(self, size: int) -> None:
-        self._app._room = size
+LONG = SMALL_BYTES + 1000
 
 
 def test_where_there_is_no_room_a_request_is_to_come_again_and_its_body_is_not_read(door: Door) -> None:
-    room = _Room(door.app)
-    room.left = 6
-    said = door.ask(WRITE, Content_Length="7")
+    door.app.room = Room(10)
+    said = door.ask(WRITE, Content_Length=str(LONG))
     assert (said.status, kind(said.body), said.headers["retry-after"]) == (429, "overloaded", "1")
     assert json.loads(said.body)["facts"]["retry_after_s"] > 0
-    assert room.left == 6
-    assert door.ask(WRITE, b"a write"[:6]).status == 200
-    assert room.left == 6, "what was taken is given back"
+    assert door.app.room.left == 10
+    for path in (WRITE, NEWEST):
+        assert door.ask(path, b"{}").status == 200, "what is small needs no room"
 
 
-def test_large_requests_leave_room_for_small_ones(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fault: two clients announce the largest request that is taken, and send nothing."""
-    reading, body = threading.Event(), app_module._body
-
-    async def watched(receive: Any, size: int) -> bytes:
-        reading.set()
-        return await body(receive, size)
-
-    monkeypatch.setattr(app_module, "_body", watched)
-    large = {**door.headers(), "Content-Length": str(BYTES_MAX)}
-    with door.speak(head("POST", WRITE, large)):
-        assert reading.wait(TIMEOUT_S)
-        assert kind(door.ask(WRITE, Content_Length=str(BYTES_MAX)).body) == "overloaded"
-        assert door.ask(WRITE, b"x" * SMALL_BYTES).status == 200
-        assert kind(door.ask(WRITE, Content_Length=str(SMALL_BYTES + RESERVED_BYTES)).body) == "overloaded"
-
-
-def test_room_is_taken_before_a_byte_of_the_body_is_there_and_given_back_after_the_answer(door: Door) -> None:
-    room, reached, goes_on = _Room(door.app), threading.Event(), threading.Event()
+def test_room_is_taken_for_what_has_arrived_and_given_back_after_the_answer(door: Door) -> None:
+    reached, goes_on = threading.Event(), threading.Event()
 
     async def wait(sent: bytes) -> Reply:
         reached.set()
@@ -215,37 +185,47 @@ def test_room_is_taken_before_a_byte_of_the_body_is_there_and_given_back_after_t
         return Reply(200, encode_reply(LANDED))
 
     door.house.answers = wait
-    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": "1000"})) as raw:
-        raw.say(b"x" * 1000)
+    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": str(LONG)})) as raw:
+        assert door.ask(NEWEST, b"{}").status == 200, "the head has arrived by now"
+        assert door.app.room.left == BODIES_BYTES_MAX
+        raw.say(b"x" * LONG)
         assert reached.wait(TIMEOUT_S)
-        assert room.left == BODIES_BYTES_MAX - 1000
+        assert door.app.room.left == BODIES_BYTES_MAX - 1000
         goes_on.set()
         assert raw.hear().status == 200
-    assert room.left == BODIES_BYTES_MAX
+    assert door.app.room.left == BODIES_BYTES_MAX
+
+
+def test_heads_that_announce_much_and_bring_nothing_keep_nobody_out(door: Door) -> None:
+    announced = head("POST", WRITE, {**door.headers(), "Content-Length": str(BYTES_MAX)})
+    with door.speak(announced), door.speak(announced), door.speak(announced):
+        assert door.ask(WRITE, b"x" * LONG).status == 200
+        assert door.ask(NEWEST, b"{}").status == 200
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_body_gives_its_room_back(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room, reading, has_left = _Room(door.app), threading.Event(), threading.Event()
-    body = app_module._body
+    arrived, has_left = threading.Event(), threading.Event()
+    take = Share.arrived
 
-    async def watched(receive: Any, size: int) -> bytes:
-        reading.set()
-        return await body(receive, size)
+    def watched(share: Share, size: int) -> None:
+        take(share, size)
+        if share.held:
+            arrived.set()
 
     class Left(app_module._Left):
         def __init__(self) -> None:
             has_left.set()
 
-    monkeypatch.setattr(app_module, "_body", watched)
+    monkeypatch.setattr(Share, "arrived", watched)
     monkeypatch.setattr(app_module, "_Left", Left)
-    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": "1000"}) + b"x"):
-        assert reading.wait(TIMEOUT_S)
-        assert room.left == BODIES_BYTES_MAX - 1000
+    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": str(2 * LONG)}) + b"x" * LONG):
+        assert arrived.wait(TIMEOUT_S)
+        assert door.app.room.left < BODIES_BYTES_MAX
     assert has_left.wait(TIMEOUT_S)
     assert door.ask(NEWEST, b"{}").status == 200, "the loop has gone on since, and so has the end of that request"
-    assert room.left == BODIES_BYTES_MAX
+    assert door.app.room.left == BODIES_BYTES_MAX
     assert door.house.written == []
 
 
@@ -253,11 +233,11 @@ def test_a_body_that_does_not_arrive_in_time_is_an_error_and_gives_its_room_back
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_module, "BODY_S_MAX", 0.01)
-    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": "1000"}) + b"x") as raw:
+    with door.speak(head("POST", WRITE, {**door.headers(), "Content-Length": str(2 * LONG)}) + b"x" * LONG) as raw:
         said = raw.hear()
         assert (said.status, kind(said.body)) == (503, "storage")
         assert raw.hear_all() == b"", "and the connection is closed"
-    assert _Room(door.app).left == BODIES_BYTES_MAX
+    assert door.app.room.left == BODIES_BYTES_MAX
     assert door.house.written == []
 
 
@@ -266,8 +246,8 @@ def test_a_house_that_fails_gives_the_room_back(door: Door) -> None:
         raise ZeroDivisionError
 
     door.house.answers = fail
-    assert door.ask(WRITE, b"a write").status == 500
-    assert _Room(door.app).left == BODIES_BYTES_MAX
+    assert door.ask(WRITE, b"x" * LONG).status == 500
+    assert door.app.room.left == BODIES_BYTES_MAX
     door.house.answers = None
     assert door.ask(WRITE, b"a write").status == 200
 

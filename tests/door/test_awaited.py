@@ -22,8 +22,9 @@ from omniray.coordinator.client.http1 import Response, ResponseReader
 from omniray.coordinator.client.under_way import THREADS, UnderWay
 from omniray.coordinator.client.wire import Wire
 from omniray.coordinator.door.answers import encode_reply
-from omniray.coordinator.door.app import BODIES_BYTES_MAX, Reply
+from omniray.coordinator.door.app import Reply
 from omniray.coordinator.door.certificate import Certificate
+from omniray.coordinator.door.room import Room
 from omniray.engine.base.errors import KeyConflict, OutcomeUnknown, Overloaded
 from omniray.engine.base.ulids import new_ulid
 from omniray.engine.store.object_store import ObjectStore
@@ -282,16 +283,13 @@ def test_writes_of_any_size_go_there_and_back_with_a_certificate_and_without(
         assert door.server.connections == 1
 
 
-@pytest.mark.parametrize("request_", [REQUEST, LARGE], ids=["small", "large"])
-def test_a_write_without_room_is_overloaded_and_not_in_doubt(
-    under_way: UnderWay, monkeypatch: pytest.MonkeyPatch, request_: Request
-) -> None:
+def test_a_large_write_without_room_is_overloaded_and_not_in_doubt(under_way: UnderWay) -> None:
     with reached(under_way) as (door, write):
-        monkeypatch.setattr(door.app, "_room", 10)
+        door.app.room = Room(10)
         with pytest.raises(Overloaded):
-            write(request_, TIMEOUT_S)
-        monkeypatch.setattr(door.app, "_room", BODIES_BYTES_MAX)
-        assert write(request_, TIMEOUT_S) == LANDED
+            write(LARGE, TIMEOUT_S)
+        door.app.room = Room()
+        assert write(LARGE, TIMEOUT_S) == LANDED
 
 
 def test_a_write_that_is_not_answered_in_time_is_unknown(under_way: UnderWay) -> None:

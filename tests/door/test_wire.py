@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from omniray.coordinator.client import wire as wire_module
-from omniray.coordinator.door import app as app_module
 from omniray.coordinator.door import messages
 from omniray.coordinator.door.answers import encode_reply
 from omniray.coordinator.door.app import Reply
@@ -23,6 +22,7 @@ from omniray.coordinator.door.calls import FLUSH, NEWEST, OUTCOME, OfWrite
 from omniray.coordinator.door.certificate import Certificate, client_context
 from omniray.coordinator.door.http_server import HttpServer
 from omniray.coordinator.door.requests import encode_request
+from omniray.coordinator.door.room import RETRY_AFTER_S, Room
 from omniray.engine.base.errors import (
     InputError,
     KeyConflict,
@@ -215,18 +215,15 @@ def test_a_wire_for_another_branch_shares_the_connections_and_has_a_number_of_it
         assert (wire.newest, other.newest) == (41, 5), "this house tells the number of main alone"
 
 
-@pytest.mark.parametrize("request_", [REQUEST, LARGE], ids=["small", "large"])
-def test_a_write_without_room_is_overloaded_and_not_in_doubt(
-    door: Door, monkeypatch: pytest.MonkeyPatch, request_: Any
-) -> None:
-    """Of a large one the door reads nothing and closes the connection while it is still being sent."""
-    monkeypatch.setattr(door.app, "_room", 10)
+def test_a_large_write_without_room_is_overloaded_and_not_in_doubt(door: Door) -> None:
+    """The door reads nothing and closes the connection while it is still being sent."""
+    door.app.room = Room(10)
     with closing(door) as wire:
         with pytest.raises(Overloaded) as overload:
-            wire.write(request_, TIMEOUT_S)
-        assert overload.value.facts["retry_after_s"] == app_module.RETRY_AFTER_S
-        monkeypatch.setattr(door.app, "_room", app_module.BODIES_BYTES_MAX)
-        assert wire.write(request_, TIMEOUT_S) == LANDED
+            wire.write(LARGE, TIMEOUT_S)
+        assert overload.value.facts["retry_after_s"] == RETRY_AFTER_S
+        door.app.room = Room()
+        assert wire.write(LARGE, TIMEOUT_S) == LANDED
 
 
 # Nothing was sent
