@@ -187,7 +187,8 @@ class Merger:
             newest = refuse_closed(self._tip.refresh())
             if newest.op_id == head.op_id or not work.plan.is_anew:
                 return None
-            refuse_stranger(self._owner, newest)
+            if (ended := self._ended(work, newest)) is not None:
+                return ended
             head = newest
         return None
 
@@ -196,13 +197,8 @@ class Merger:
         operation, deadline, losses, is_claimed = work.operation, self._clock() + TIMEOUT_S, 0, False
         while self._clock() < deadline or losses < LOSSES_MIN:
             head = refuse_closed(self._tip.refresh())
-            if (known := self._known(operation, work.terms, work.write, head)) is not None:
-                return known
-            if work.terms.txn_id is not None:
-                refuse_withdrawn(work.write.commit_id, self._branch.lineage, work.submitted_at, head)
-            refuse_stranger(self._owner, head)
-            if operation.is_included(head):
-                return operation.result(MergeOutcome.ALREADY_UP_TO_DATE)
+            if (ended := self._ended(work, head)) is not None:
+                return ended
             work.lease(head)
             verdict = work.plan.on(head)
             if not verdict.is_committable:
@@ -222,6 +218,15 @@ class Merger:
             f"{operation.kind} {work.write.commit_id} lost every race for {TIMEOUT_S:.0f} s and was not applied: too "
             "many other processes write to the branch; try again, or let fewer of them write",
         )
+
+    def _ended(self, work: _Work, head: CommitObject) -> MergeResult | None:
+        """The outcome that the merge has on a head without being carried out; raises if it can't be any more."""
+        if (known := self._known(work.operation, work.terms, work.write, head)) is not None:
+            return known
+        if work.terms.txn_id is not None:
+            refuse_withdrawn(work.write.commit_id, self._branch.lineage, work.submitted_at, head)
+        refuse_stranger(self._owner, head)
+        return work.operation.result(MergeOutcome.ALREADY_UP_TO_DATE) if work.operation.is_included(head) else None
 
     def _claim(self) -> bool:
         """Put an object that changes nothing: whoever is staging now loses a try, and starts again no sooner than us.

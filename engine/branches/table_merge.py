@@ -80,10 +80,10 @@ class _Located:
 
     def with_replaced(self, ids: pa.Array, replaced: Replaced, side: Table) -> _Located:
         """The same, with the rows that replaced some of these on a side in their places."""
-        if not len(replaced.ids):
-            return self
         found = pc.index_in(ids, value_set=replaced.ids).fill_null(-1).to_numpy()
         positions = np.flatnonzero((found >= 0) & (self.places < 0))
+        if not len(positions):
+            return self
         places, addresses = self.places.copy(), self.addresses.copy()
         places[positions] = self.rows.num_rows + np.arange(len(positions))
         addresses[positions] = replaced.addresses[found[positions]]

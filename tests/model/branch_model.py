@@ -8,6 +8,7 @@ written down here once more, row by row.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -33,6 +34,7 @@ edge Pair: Person -> Person {
 EDGES = (KNOWS, PAIR)
 TYPES = (PERSON, *EDGES)
 DEGREE_MAX = 2
+ENDS = ("src", "dst")
 BOTTOM: Final = "unlike anything"
 TORN: Final = {"torn": BOTTOM}
 
@@ -41,13 +43,31 @@ Rows: TypeAlias = Mapping[str, Row]
 Conflict: TypeAlias = tuple[str, str, str, tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a merge knows of a schema: its types, and by type the ends, the unique rules and the numbers of edges."""
+
+    types: tuple[str, ...] = TYPES
+    ends: Mapping[str, tuple[str, str]] = field(default_factory=lambda: dict.fromkeys(EDGES, (PERSON, PERSON)))
+    uniques: Mapping[str, Sequence[tuple[str, ...]]] = field(default_factory=lambda: {PAIR: [ENDS]})
+    degrees: Mapping[str, tuple[int, int]] = field(default_factory=lambda: {KNOWS: (0, DEGREE_MAX)})
+
+    def may_agree(self, type: str) -> bool:
+        """Whether equal edges under different ids are one."""
+        return type in self.ends and type in self.uniques
+
+    def is_of_ends(self, type: str) -> bool:
+        """Whether there may be one edge between two nodes."""
+        return self.may_agree(type) and ENDS in self.uniques[type]
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """A branch at one of its commits. `place` orders states as the graph does: by line, then by number."""
 
     place: tuple[str, int]
     rows: Mapping[str, Rows]
-    content: Mapping[str, int]  # by type: two states with the same content have the same version
+    content: Mapping[str, Any]  # by type: two states with the same content have the same version
     before: State | None
     includes: frozenset[State] = frozenset()
     commit_id: str = ""
@@ -62,7 +82,7 @@ class Merged:
 
     outcome: MergeOutcome
     rows: Mapping[str, Rows]
-    content: Mapping[str, int]
+    content: Mapping[str, Any]
     conflicts: frozenset[Conflict] = frozenset()
 
 
@@ -70,6 +90,7 @@ class Merged:
 class Branches:
     """All branches of a graph; `heads` by name, and `parents` as long as they are there."""
 
+    shape: Shape = field(default_factory=Shape)
     heads: dict[str, State] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -125,9 +146,10 @@ class Branches:
 
     def _merged(self, bases: Sequence[State], source: State, target: State, how: OnConflict) -> Merged:
         rows: dict[str, Rows] = {}
-        content: dict[str, int] = {}
+        content: dict[str, Any] = {}
         conflicts: set[Conflict] = set()
-        for type in TYPES:
+        types = self.shape.types
+        for type in types:
             there, here = source.content[type], target.content[type]
             of_bases = {base.content[type] for base in bases}
             if there == here or of_bases == {there}:
@@ -135,19 +157,19 @@ class Branches:
             elif of_bases == {here}:
                 rows[type], content[type] = source.rows[type], there
             else:
-                rows[type], found = _merged_table(type, bases, source, target, how)
+                rows[type], found = _merged_table(self.shape, type, bases, source, target, how)
                 conflicts |= found
                 content[type] = here if rows[type] == target.rows[type] else next(self.numbers)
         if content == target.content and all(
             source.content[type] == target.content[type]
             or {base.content[type] for base in bases} == {source.content[type]}
-            for type in TYPES
+            for type in types
         ):
             return Merged(MergeOutcome.ALREADY_UP_TO_DATE, target.rows, target.content)
-        conflicts |= broken_rules(rows, target.rows)
+        conflicts |= broken_rules(self.shape, rows, target.rows, source.rows)
         if conflicts:
             return Merged(MergeOutcome.CONFLICTS, target.rows, target.content, frozenset(conflicts))
-        is_untouched = all({base.content[type] for base in bases} == {target.content[type]} for type in TYPES)
+        is_untouched = all({base.content[type] for base in bases} == {target.content[type]} for type in types)
         return Merged(MergeOutcome.FAST_FORWARD if is_untouched else MergeOutcome.MERGED, rows, content)
 
 
@@ -160,12 +182,13 @@ def best(states: Iterable[State]) -> list[State]:
 
 
 def _merged_table(
-    type: str, bases: Sequence[State], source: State, target: State, how: OnConflict
+    shape: Shape, type: str, bases: Sequence[State], source: State, target: State, how: OnConflict
 ) -> tuple[Rows, set[Conflict]]:
     there, here = source.rows[type], target.rows[type]
-    agreed = {id for id in there if type == PAIR and _has_equal(id, there, here, bases)}
-    on_source = _replaced(bases, there, here) if type == PAIR else {}
-    on_target = _replaced(bases, here, there) if type == PAIR else {}
+    of_bases = [base.rows[type] for base in bases]
+    agreed = {id for id in there if shape.may_agree(type) and _has_equal(id, there, here, of_bases)}
+    on_source = _replaced(of_bases, there, here) if shape.is_of_ends(type) else {}
+    on_target = _replaced(of_bases, here, there) if shape.is_of_ends(type) else {}
     there, here = _as_replaced(there, on_source), _as_replaced(here, on_target)
     after: dict[str, Row] = dict(here)
     conflicts: set[Conflict] = set()
@@ -184,24 +207,27 @@ def _merged_table(
     return {on_target.get(id, id): row for id, row in after.items()}, conflicts
 
 
-def _replaced(bases: Sequence[State], side: Rows, other: Rows) -> dict[str, str]:
+def _replaced(bases: Sequence[Rows], side: Rows, other: Rows) -> dict[str, str]:
     """The edges of all bases that a side has replaced by new ones between the same nodes, as new ids by old ones.
 
     Of each of them the other side has an edited one, or none at all.
     """
-    of_bases = {id for base in bases for id in base.rows[PAIR]}
+    known = set[str]().union(*bases)
     found: dict[str, str] = {}
-    for id in sorted(of_bases - side.keys()):
-        if not all(id in base.rows[PAIR] and other.get(id) != base.rows[PAIR][id] for base in bases):
+    for id in sorted(known - side.keys()):
+        if not all(id in base and other.get(id) != base[id] for base in bases):
             continue
-        ends = {(base.rows[PAIR][id]["src"], base.rows[PAIR][id]["dst"]) for base in bases}
+        ends = {_ends(base[id]) for base in bases}
         new, there = (
-            [one for one in sorted(rows.keys() - of_bases) if {(rows[one]["src"], rows[one]["dst"])} == ends]
-            for rows in (side, other)
+            [one for one in sorted(rows.keys() - known) if {_ends(rows[one])} == ends] for rows in (side, other)
         )
         if not there and new and new[0] not in other and new[0] not in found.values():
             found[id] = new[0]
     return found
+
+
+def _ends(edge: Row) -> tuple[str, str]:
+    return edge["src"], edge["dst"]
 
 
 def _as_replaced(rows: Rows, replaced: Mapping[str, str]) -> Rows:
@@ -210,12 +236,10 @@ def _as_replaced(rows: Rows, replaced: Mapping[str, str]) -> Rows:
     return {old.get(id, id): row for id, row in rows.items()}
 
 
-def _has_equal(id: str, there: Rows, here: Rows, bases: Sequence[State]) -> bool:
+def _has_equal(id: str, there: Rows, here: Rows, bases: Sequence[Rows]) -> bool:
     """Whether the target inserted an edge that equals one that the source inserted."""
-    of_bases = {id for base in bases for id in base.rows[PAIR]}
-    return id not in here.keys() | of_bases and any(
-        here[other] == there[id] for other in here.keys() - there.keys() - of_bases
-    )
+    known = set[str]().union(*bases)
+    return id not in here.keys() | known and any(here[new] == there[id] for new in here.keys() - there.keys() - known)
 
 
 def _merged_row(
@@ -287,20 +311,39 @@ def _merged_cell(older: Row | None, one: Row, other: Row, name: str) -> Any:
     return one[name] if other[name] == older[name] else BOTTOM
 
 
-def broken_rules(rows: Mapping[str, Rows], before: Mapping[str, Rows]) -> set[Conflict]:
-    """The rules over several rows that a state breaks, given the one before it."""
+def broken_rules(
+    shape: Shape, rows: Mapping[str, Rows], before: Mapping[str, Rows], there: Mapping[str, Rows]
+) -> set[Conflict]:
+    """The rules over several rows that a state breaks, given the one before it, and the one that was merged."""
     found: set[Conflict] = set()
-    for type in EDGES:
+    for type, nodes in shape.ends.items():
         for id, edge in rows[type].items():
-            lost = tuple(end for end in ("src", "dst") if edge[end] not in rows[PERSON])
+            lost = tuple(end for end, node in zip(ENDS, nodes, strict=True) if edge[end] not in rows[node])
             if lost:
                 found.add(("orphan_edge", type, id, lost))
-    for id, edge in rows[PAIR].items():
-        is_written = before[PAIR].get(id) != edge
-        ends = (edge["src"], edge["dst"])
-        if is_written and any(ends == (o["src"], o["dst"]) for other, o in rows[PAIR].items() if other != id):
-            found.add(("unique_violation", PAIR, id, ("src", "dst")))
-    for source in {edge["src"] for edge in rows[KNOWS].values()} & rows[PERSON].keys():
-        if sum(edge["src"] == source for edge in rows[KNOWS].values()) > DEGREE_MAX:
-            found.add(("cardinality_violation", KNOWS, source, ("src",)))
+    for type, rules in shape.uniques.items():
+        written = {id for id, row in rows[type].items() if before[type].get(id) != row}
+        for names in rules:
+            values = {id: tuple(row[name] for name in names) for id, row in rows[type].items()}
+            counted = Counter(value for value in values.values() if None not in value)
+            found |= {("unique_violation", type, id, names) for id in written if counted[values[id]] > 1}
+    for type, bounds in shape.degrees.items():
+        node_type = shape.ends[type][0]
+        for node in _unbalanced(rows[type], before[type], bounds):
+            is_removed = node in before[node_type] and node not in rows[node_type]
+            is_as_there = node in there[node_type] and _degree(there[type], node) == _degree(rows[type], node)
+            if not is_removed and not is_as_there:
+                found.add(("cardinality_violation", type, node, ("src",)))
     return found
+
+
+def _unbalanced(rows: Rows, before: Rows, bounds: tuple[int, int]) -> set[str]:
+    """The nodes that got or lost edges, and have too few or too many now."""
+    low, high = bounds
+    changed = [id for id in rows.keys() | before.keys() if rows.get(id) != before.get(id)]
+    nodes = {edge["src"] for id in changed for edge in (rows.get(id), before.get(id)) if edge is not None}
+    return {node for node in nodes if not low <= _degree(rows, node) <= high}
+
+
+def _degree(edges: Rows, node: str) -> int:
+    return sum(edge["src"] == node for edge in edges.values())

@@ -64,8 +64,9 @@ def newest(graph: omniray.Graph, branch: str = "main") -> CommitObject:
 
 
 def data_files(graph: omniray.Graph) -> set[str]:
-    """The data files of all types."""
-    return {file for file in files_below(graph.uri) if "/data/" in file and not file.startswith("__")}
+    """The data files of all types, and none that is folded behind the answers."""
+    files = (file.path for file in graph._branch.store.files(""))
+    return {path for path in files if "/data/" in path and not path.startswith("__")}
 
 
 def settle(graph: omniray.Graph) -> None:
@@ -92,11 +93,10 @@ def test_a_branch_beside_an_unchanged_target_is_adopted_and_no_data_is_written(a
         graph.load(people("eve", "fay"), type="Person", branch=SIDE)
         remove(graph, "dan", SIDE)
         set_age(graph, "ann", 9, SIDE)
-        branch = graph._on(SIDE)._branch
-        before = {file.path for file in branch.store.files("") if "/data/" in file.path}
+        before = data_files(graph)
         result = graph.merge(SIDE)
         assert (result.outcome, [one.how for one in result.tables]) == (MergeOutcome.FAST_FORWARD, [How.ADOPT])
-        assert {file.path for file in branch.store.files("") if "/data/" in file.path} == before
+        assert data_files(graph) == before
         assert state_of(graph) == state_of(graph, SIDE)
         pins = newest(graph).pins, newest(graph, SIDE).pins
         assert pins[0]["node:Person"].content == pins[1]["node:Person"].content

@@ -10,6 +10,7 @@ import pytest
 import omniray
 from omniray.engine.base.errors import MergeConflicts
 from omniray.engine.base.failpoints import Action, Point, armed
+from omniray.engine.base.ulids import new_ulid
 from omniray.engine.branches import merge_plan
 from omniray.engine.branches.merge import LOSSES_MIN
 from omniray.engine.branches.merge_keys import MergeKeys
@@ -141,6 +142,23 @@ def test_an_edge_that_agreed_and_goes_meanwhile_is_written(graph: omniray.Graph)
     overtaken(graph, lambda g: g.mutate('query q() { delete WorksAt where from = "cid" }'))
     assert "w9" not in state_of(graph)["WorksAt"]
     assert "w2" in state_of(graph)["WorksAt"]
+
+
+def test_a_merge_that_another_process_sent_too_is_told_its_outcome_while_it_is_planned(
+    graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn_id, plan, sent = new_ulid(), MergePlan.on, list[MergeResult]()
+
+    def overtaken(self: MergePlan, head: CommitObject) -> Any:
+        verdict = plan(self, head)
+        monkeypatch.setattr(MergePlan, "on", plan)
+        sent.append(other.merge(SIDE, txn_id=txn_id))
+        return verdict
+
+    with omniray.open(graph.uri) as other:
+        monkeypatch.setattr(MergePlan, "on", overtaken)
+        result = graph.merge(SIDE, txn_id=txn_id)
+    assert (result.repeated, result.commit_id, result.outcome) == (True, txn_id, sent[0].outcome)
 
 
 # Who lands
