@@ -230,6 +230,7 @@ def test_honest_requests_are_taken(attack: Attack, kind: str) -> None:
     assert attack.send(path, body) is None
 
 
+@pytest.mark.timeout(36_000)  # its long form takes hours
 def test_whatever_comes_through_the_door_changes_nothing_unless_it_is_taken(attack: Attack) -> None:
     for seed in seeds(TRIES):
         dice = random.Random(seed)
