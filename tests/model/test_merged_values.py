@@ -11,6 +11,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,8 @@ class Life:
             case "create" if len(branches) < 4:
                 parent, name = self.rng.choice(branches), f"b{next(self.numbers)}"
                 self.model.begin(name, self.graph.create_branch(name, parent).branch_id, parent)
+                head = self.model.heads[name]
+                self.model.heads[name] = replace(head, commit_id=self.model.heads[parent].commit_id)
             case "merge" if len(branches) > 1:
                 source, target = self.rng.sample(branches, 2)
                 if self.rng.random() < 0.6:
