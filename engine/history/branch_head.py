@@ -95,17 +95,17 @@ def newest_of(log: CommitLog, binding: Binding, *, read_only: bool) -> CommitObj
 
 
 def bound(main: CommitObject, name: str) -> Binding:
-    """The binding of a name, by the newest object of main's line; main itself has none."""
-    if name == MAIN:
-        raise InputError("every graph has its main branch: it can't be deleted or renamed", branch=MAIN)
+    """The binding of a name, by the newest object of main's line."""
     found = main.bindings.get(name)
     if found is None or found.is_doomed:
         raise unknown_branch(main, name)
     return found
 
 
-def unknown_branch(main: CommitObject, name: str) -> NotFound:
-    """The error for a name that no branch has."""
+def unknown_branch(main: CommitObject, name: str) -> InputError:
+    """The error for a name that no branch has, or for main's, which is bound to nothing."""
+    if name == MAIN:
+        return InputError("every graph has its main branch: it can't be deleted or renamed", branch=MAIN)
     known = (MAIN, *sorted(other for other, binding in main.bindings.items() if not binding.deleting))
     shown = name[:_NAME_SHOWN_CHARS]
     return NotFound(f"no branch {shown!r}: {did_you_mean(shown, known)}", branch=shown)

@@ -49,6 +49,13 @@ DAY_S = 24 * 3600.0
 
 
 @dataclass(eq=False, slots=True)
+class _OneByOne(CommitLog):
+    """A log that reads objects one after the other: no other thread may switch to the task that reads."""
+
+    def down_to(self, newest: CommitObject, seq: int, *, at_once: int = 1) -> tuple[CommitObject, ...]:
+        return super().down_to(newest, seq)
+
+
 class Waiting:
     write: Write
     asked_at: int  # the moment of the line when it was sent
@@ -83,7 +90,7 @@ class Life:
         self._late_s = 0.0  # by how much this process was suspended
         self._store = ProcessStore(world.storage, world.tasks, world, world.rng, name)
         self._queues = ProcessQueues(owners, world.tasks, lambda: world.weather, world.rng, name)
-        self._log = CommitLog(self._store, BRANCH)
+        self._log = _OneByOne(self._store, BRANCH)
         world.tasks.start(self, self._begin)
 
     @property

@@ -141,6 +141,8 @@ CASES = [
     Case("sql", ["select name, age from Person order by name"]),
     Case("sql", ["select nonsense from Person"], code=3),
     Case("schema show"),
+    Case("schema plan", ["--schema", "-"], stdin="node City { name: String @key }"),
+    Case("schema lint"),
     Case("recover"),
     Case("recover", ["--grace", "30s"]),
     Case("recover", ["--grace", "0s"], code=2),

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 import omniray
+from omniray.engine import writer
 from omniray.engine.base.errors import InputError, OutcomeUnknown, PayloadMismatch, Withdrawn
 from omniray.engine.base.failpoints import Action, Point, armed
 from omniray.engine.base.ulids import new_ulid
@@ -241,7 +242,7 @@ def test_a_try_that_is_under_way_ends_when_it_is_told_as_not_committed(
 ) -> None:
     """The twin goes on as after any lost race: it commits what somebody has just been told is not committed."""
     if not has_guard:
-        monkeypatch.setattr(Writer, "_refuse_withdrawn", lambda self, intent, submitted_at, base: None)
+        monkeypatch.setattr(writer, "refuse_withdrawn", lambda *_: None)
     txn_id = new_ulid()
     told: list[Outcome] = []
     with omniray.open(store.uri) as slow:

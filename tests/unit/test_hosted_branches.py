@@ -23,7 +23,9 @@ LEAVING = Unreachable("the coordinator was taken down")
 
 def bindings(*lines: str) -> Any:
     """Main's newest object, which names the branches that have these lines."""
-    return SimpleNamespace(bindings={f"b{n}": SimpleNamespace(ulid=one, deleting=False) for n, one in enumerate(lines)})
+    return SimpleNamespace(
+        bindings={f"b{n}": SimpleNamespace(ulid=one, is_doomed=False) for n, one in enumerate(lines)}
+    )
 
 
 @dataclass

@@ -28,6 +28,7 @@ from omniray.engine.base.errors import (
 from omniray.engine.line.commit_log import CommitLog
 from omniray.engine.line.commit_object import DOOR, EMBEDDED, CommitObject
 from omniray.engine.line.owner import Incarnation, take_over
+from omniray.engine.recovery.recoverer import GRACE_S
 from omniray.engine.store import directory
 from omniray.engine.store.object_store import ObjectStore
 from tests import foreign
@@ -326,7 +327,7 @@ def test_a_repair_through_the_publisher_adopts_what_a_foreign_writer_wrote_and_w
     repaired = serving.repair(RepairTerms(adopt=True, actor="ann"))
     assert repaired.commit_id == newest_of(store).head
     reconciler: Any = serving.reconciler
-    assert reconciler.asked[-2:] == ["flush", "recover"], "operations may have waited for the repair"
+    assert reconciler.asked[-2:] == ["flush", ("recover", GRACE_S)], "operations may have waited for the repair"
     assert newest_of(store).seq in reconciler.asked
     load(serving, "bob")
     assert parts_of(store).rows(PERSON) == ["ann", "bob", "mallory"]

@@ -258,7 +258,7 @@ def test_a_try_that_does_not_say_when_it_began_is_held_against_all_that_the_line
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, has_guard: bool
 ) -> None:
     if not has_guard:
-        monkeypatch.setattr(steps, "_began", lambda header: header.began)
+        monkeypatch.setattr(RoundSteps, "_began", lambda self, header: header.began)
     with serving(store) as service:
         late = person(service, "ann", began=0)
         assert not service.publisher.settle(late.header.commit_id)
