@@ -49,13 +49,6 @@ DAY_S = 24 * 3600.0
 
 
 @dataclass(eq=False, slots=True)
-class _OneByOne(CommitLog):
-    """A log that reads objects one after the other: no other thread may switch to the task that reads."""
-
-    def down_to(self, newest: CommitObject, seq: int, *, at_once: int = 1) -> tuple[CommitObject, ...]:
-        return super().down_to(newest, seq)
-
-
 class Waiting:
     write: Write
     asked_at: int  # the moment of the line when it was sent
@@ -65,6 +58,13 @@ class Waiting:
     @property
     def size_bytes(self) -> int:
         return BYTES_PER_ROW * self.write.rows
+
+
+class _OneByOne(CommitLog):
+    """A log that reads objects one after the other: no other thread may switch to the task that reads."""
+
+    def down_to(self, newest: CommitObject, seq: int, *, at_once: int = 1) -> tuple[CommitObject, ...]:
+        return super().down_to(newest, seq)
 
 
 class Folders:
