@@ -83,9 +83,9 @@ def _put_as_owner(branch: OpenBranch, swept_before_us: int, end_of: EndOf) -> No
 
 
 def _is_live(store: ObjectStore, line: str) -> bool:
-    """Whether a branch has this line, by what main's says now, and is not being deleted."""
+    """Whether a branch has this line, by what main's says now, and nobody is deleting it, under a condition or not."""
     bindings = find_branch(store).newest.bindings.values()
-    return any(binding.ulid == line and not binding.is_doomed for binding in bindings)
+    return any(binding.ulid == line and not binding.deleting for binding in bindings)
 
 
 def nobody_owns(line: str) -> LineEnd | None:

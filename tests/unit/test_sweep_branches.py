@@ -189,6 +189,22 @@ def test_a_branch_that_is_deleted_during_a_sweep_needs_no_barrier(graph: omniray
     assert newest_of(store, line_of(store, PROBE)).swept_before_us == swept.swept_before_us
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["closed", "kept"])
+def test_a_merged_branch_whose_deletion_is_not_finished_gets_its_barrier_if_it_lives(
+    graph: omniray.Graph, store: ObjectStore, late: bool
+) -> None:
+    """It is deleted only if nobody has written to it since; the one that merged it died before the name was freed."""
+    line = line_of(store)
+    with again(graph, TRIAL) as writer:
+        insert(writer, "bob")
+        meanwhile = at(Point.BRANCH_AFTER_MARK, lambda: insert(writer, "late") if late else None)
+        with meanwhile, at(Point.BRANCH_AFTER_CLOSE, fail), pytest.raises(FailpointHit):
+            graph.merge(TRIAL, delete_source=True)
+    graph.sweep(older_than_s=0)
+    newest = newest_of(store, line)
+    assert (newest.closed, newest.swept_before_us > 0) == (not late, late)
+
+
 def test_a_branch_that_is_told_to_be_gone_and_is_not_stops_the_sweep(
     graph: omniray.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
