@@ -173,7 +173,8 @@ def _replaced_since(
         from {{gone_there}} s join {{inserted}} t on {_same(type, rule, "s", "t")}
         semi join {{gone}} g on g.id = s.id
         anti join {{come}} c on c.id = s.id
-        anti join {{inserted_there}} i on i.id = t.id or {_same(type, rule, "i", "s")}
+        anti join {{inserted_there}} i on i.id = t.id
+        anti join {{inserted_there}} j on {_same(type, rule, "j", "s")}
         left join {{come_there}} o on o.id = s.id
         order by in_base"""
     found = sets.query(
