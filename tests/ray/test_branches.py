@@ -135,7 +135,8 @@ def actors(client: omniray.Client) -> Counter[bytes]:
     """The Ray actors of the coordinator's own Ray, by what they are: processes with the parent of its publisher."""
     raylet = parent_of(Incarnation.parse(client.status().owner).process.pid)
     titles = (words.partition(b"\0")[0] for pid, words in argv().items() if parent_of(pid) == raylet)
-    return Counter(title for title in titles if title.startswith(b"ray::") and b"Actor" in title)
+    # An actor that is carrying something out is called after its method, too.
+    return Counter(title.partition(b".")[0] for title in titles if title.startswith(b"ray::") and b"Actor" in title)
 
 
 def parent_of(pid: int) -> int:
